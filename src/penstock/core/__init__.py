@@ -1,1 +1,1 @@
-"""Sans-IO state machines. They take facts and return intentions; they do not know each other."""
+"""Sans-IO state machines: facts in, intentions out. The packages do not know each other."""

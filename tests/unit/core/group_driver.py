@@ -15,15 +15,14 @@ from penstock.core.group.exchange import (
     LeaveRequest,
     LeavingMember,
     OffsetToCommit,
-    Outcome,
     Protocols,
     SyncReply,
     SyncRequest,
-    Token,
 )
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.core.group.states import State
+from penstock.core.shard.exchange import Outcome, Token
 from penstock.model.errors import ErrorCode
 
 GROUP = "g"

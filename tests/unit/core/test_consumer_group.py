@@ -11,10 +11,10 @@ from penstock.core.group.consumer_exchange import ConsumerHeartbeatReply, Consum
 from penstock.core.group.consumer_group import ConsumerGroup, ConsumerState, TopicInfo
 from penstock.core.group.consumer_protocol import ConsumerProtocol, validate
 from penstock.core.group.consumer_records import decode
-from penstock.core.group.exchange import Outcome
 from penstock.core.group.story import Stories, What
-from penstock.core.group.timers import Timers
 from penstock.core.group.topic_regex import matching_topics
+from penstock.core.shard.exchange import Outcome
+from penstock.core.shard.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
 
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.group.classic import ClassicGroup
-from penstock.core.group.exchange import JoinReply, LeavingMember, SyncReply, Token
+from penstock.core.group.exchange import JoinReply, LeavingMember, SyncReply
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import State
+from penstock.core.shard.exchange import Token
 from penstock.model.errors import ErrorCode
 
 PARTITIONS = 6

@@ -13,9 +13,11 @@ from penstock.core.group.records import (
     OffsetCommit,
     OffsetTombstone,
     StoredMember,
-    decode,
 )
+from penstock.core.shard.records import decode
 from penstock.model.errors import StorageError
+
+TOPIC = "__consumer_offsets"
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -45,7 +47,7 @@ def test_an_offset_commit_byte_for_byte() -> None:
     assert with_expiry.encode_value().hex() == (
         "0001000000000000002a0004" + b"note".hex() + "0000018bcfe568000000018bcfe56801"
     )
-    assert decode(record.encode_key(), with_expiry.encode_value(), CLASSIC_DECODERS) == with_expiry
+    assert decode(TOPIC, record.encode_key(), with_expiry.encode_value(), CLASSIC_DECODERS) == with_expiry
 
 
 def test_a_group_byte_for_byte() -> None:
@@ -67,9 +69,9 @@ def test_offsets_come_back(
     group: str, topic: str, partition: int, offset: int, epoch: int, note: str, at_ms: int, topic_id: bytes
 ) -> None:
     record = OffsetCommit(group, topic, partition, offset, epoch, note, at_ms, topic_id=topic_id)
-    assert decode(record.encode_key(), record.encode_value(), CLASSIC_DECODERS) == record
+    assert decode(TOPIC, record.encode_key(), record.encode_value(), CLASSIC_DECODERS) == record
     gone = OffsetTombstone(group, topic, partition)
-    assert decode(record.encode_key(), gone.encode_value(), CLASSIC_DECODERS) == gone
+    assert decode(TOPIC, record.encode_key(), gone.encode_value(), CLASSIC_DECODERS) == gone
 
 
 @given(names, names, int32, st.none() | names, st.none() | names, int64, st.lists(members, max_size=3))
@@ -83,8 +85,8 @@ def test_groups_come_back(
     stored: list[StoredMember],
 ) -> None:
     record = GroupMetadata(group, kind, generation, protocol, leader, at_ms, tuple(stored))
-    assert decode(record.encode_key(), record.encode_value(), CLASSIC_DECODERS) == record
-    assert decode(record.encode_key(), None, CLASSIC_DECODERS) == GroupTombstone(group)
+    assert decode(TOPIC, record.encode_key(), record.encode_value(), CLASSIC_DECODERS) == record
+    assert decode(TOPIC, record.encode_key(), None, CLASSIC_DECODERS) == GroupTombstone(group)
 
 
 KEY = OffsetCommit("g", "t", 0, 0, 0, "", 0).encode_key()
@@ -105,7 +107,7 @@ TIME = (9).to_bytes(8, "big")
     ids=["v0", "v1", "v2", "v3", "v4", "v4 with a topic id"],
 )
 def test_every_version_of_an_offset_is_read(value: bytes, epoch: int, expire_ms: int) -> None:
-    assert decode(KEY, value, CLASSIC_DECODERS) == OffsetCommit("g", "t", 0, 42, epoch, "n", 9, expire_ms)
+    assert decode(TOPIC, KEY, value, CLASSIC_DECODERS) == OffsetCommit("g", "t", 0, 42, epoch, "n", 9, expire_ms)
 
 
 GENERATION = (5).to_bytes(4, "big")
@@ -127,7 +129,7 @@ TIMEOUT = (10_000).to_bytes(4, "big")
     ids=["v0", "v1", "v2", "v3", "v4"],
 )  # fmt: skip
 def test_every_version_of_a_group_is_read(value: bytes) -> None:
-    record = decode(GroupTombstone("g").encode_key(), value, CLASSIC_DECODERS)
+    record = decode(TOPIC, GroupTombstone("g").encode_key(), value, CLASSIC_DECODERS)
     assert isinstance(record, GroupMetadata)
     member = StoredMember("m", None, "i", "h", 10_000, 10_000, b"s", b"a")
     assert record[:5] == ("g", "c", 5, "r", "m")
@@ -136,8 +138,8 @@ def test_every_version_of_a_group_is_read(value: bytes) -> None:
 
 
 def test_what_nobody_knows_is_left_alone_and_damage_is_named() -> None:
-    assert decode(b"\x00\x63anything", b"\0\0", CLASSIC_DECODERS) is None
+    assert decode(TOPIC, b"\x00\x63anything", b"\0\0", CLASSIC_DECODERS) is None
     with pytest.raises(StorageError, match="does not decode"):
-        decode(KEY, b"\0\3\0", CLASSIC_DECODERS)
+        decode(TOPIC, KEY, b"\0\3\0", CLASSIC_DECODERS)
     with pytest.raises(StorageError, match="does not decode"):
-        decode(b"\0\1\0\x09short", None, CLASSIC_DECODERS)
+        decode(TOPIC, b"\0\1\0\x09short", None, CLASSIC_DECODERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.group.timers import Timers
+from penstock.core.shard.timers import Timers
 
 keys = st.sampled_from([("a",), ("b",), ("session", "g", "m"), ("session", "g", "n"), ("join", "g")])
 steps = st.lists(st.tuples(st.sampled_from(["set", "cancel", "take"]), keys, st.integers(0, 100)), max_size=60)

@@ -20,6 +20,7 @@ from penstock.core.metadata.records import (
     encode,
 )
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 
 ID = bytes(range(16))
 
@@ -32,13 +33,8 @@ def image_with(*names: str) -> MetadataImage:
 
 
 def create(image: MetadataImage, name: str, **changes: object) -> list[MetadataRecord]:
-    arguments: dict[str, object] = {
-        "partitions": 2,
-        "replication_factor": 1,
-        "assignments": {},
-        "configs": {},
-    }
-    return decisions.create_topic(image, [1], name, ID, **{**arguments, **changes})  # type: ignore[arg-type]
+    topic = NewTopic(name, **{"partitions": 2, "replication_factor": 1, **changes})  # type: ignore[arg-type]
+    return decisions.create_topic(image, [1], topic, ID)
 
 
 @pytest.mark.parametrize(

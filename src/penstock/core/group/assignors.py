@@ -1,15 +1,15 @@
-"""Server-side assignors of consumer groups: who shall have which partition.
+"""Server-side assignors of consumer groups: they decide which member gets which partition.
 
-Pure functions from subscriptions and the previous target to the next target. They know
-nothing of epochs, sessions or of who still holds what: `reconciliation` walks members there.
+Pure functions from subscriptions and the previous target to the next target. Must not know:
+epochs, sessions, current ownership; `reconciliation` moves the members to the target.
 
-- `range`: each topic by itself, cut into contiguous pieces in the order of the members. Topics
-  with the same subscribers and as many partitions are cut alike (co-partitioning).
-- `uniform`: all partitions as evenly as the subscriptions allow, moving as few as possible.
+- `range`: each topic separately, cut into contiguous ranges in the order of the members. Topics
+  with the same subscribers and partition count are cut alike (co-partitioning).
+- `uniform`: all partitions as evenly as the subscriptions allow, with as few moves as possible.
 
-Invariants (property tests hold them): every partition of a subscribed topic has exactly one
-owner, who subscribes to it; with equal subscriptions the loads differ by at most one; `uniform`
-called again with its own result changes nothing.
+Invariants (property tests check them): every partition of a subscribed topic has exactly one
+owner, and the owner subscribes to it; with equal subscriptions the loads differ by at most
+one; `uniform` applied to its own result changes nothing.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 Assignment: TypeAlias = Mapping[bytes, frozenset[int]]
-"""Partitions by topic id; no topic with an empty set."""
+"""Partitions by topic id; no topic has an empty set."""
 
 EMPTY: Final[Assignment] = {}
 
 
 class MemberSpec(NamedTuple):
-    """What an assignor may know of a member."""
+    """The facts about a member that an assignor uses."""
 
-    topics: frozenset[bytes]  # ids of subscribed topics that exist
-    target: Assignment = EMPTY  # what it was to have so far
+    topics: frozenset[bytes]  # ids of existing subscribed topics
+    target: Assignment = EMPTY  # the previous target
     instance_id: str | None = None
 
 
 Members: TypeAlias = Mapping[str, MemberSpec]
 Partitions: TypeAlias = Mapping[bytes, int]
-"""Number of partitions by topic id, at least of every topic that someone subscribes to."""
+"""Number of partitions by topic id, for every subscribed topic at least."""
 
 _Partition: TypeAlias = tuple[bytes, int]
 
@@ -42,7 +42,7 @@ Assignor: TypeAlias = Callable[[Members, Partitions], dict[str, Assignment]]
 
 
 class _Plan:
-    """An assignment in the making: partitions of each member, with its load beside it."""
+    """An assignment under construction: the partitions and the load of each member."""
 
     def __init__(self, members: Iterable[str]) -> None:
         self.held: dict[str, dict[bytes, set[int]]] = {member: {} for member in members}
@@ -65,7 +65,7 @@ class _Plan:
 
 def assign_range(members: Members, partitions: Partitions) -> dict[str, Assignment]:
     plan = _Plan(members)
-    # Static members first and by instance id: a restart gives them a new member id, but the same piece.
+    # Static members come first, ordered by instance id: after a restart a member id is new, but the range stays.
     ordered = sorted(members, key=lambda member: (members[member].instance_id is None, _range_key(members, member)))
     for topic in sorted(partitions):
         subscribers = [member for member in ordered if topic in members[member].topics]
@@ -93,7 +93,7 @@ def assign_uniform(members: Members, partitions: Partitions) -> dict[str, Assign
 
 
 def _kept(members: Members, partitions: Partitions) -> tuple[dict[str, list[_Partition]], list[_Partition]]:
-    """What each member had and may keep, and what is left over, both in order."""
+    """Return the partitions each member keeps, and the unassigned ones, both in order."""
     kept: dict[str, list[_Partition]] = {}
     taken: dict[_Partition, str] = {}
     for member, spec in sorted(members.items()):
@@ -115,10 +115,10 @@ def _kept(members: Members, partitions: Partitions) -> tuple[dict[str, list[_Par
 
 
 def _uniform_equal(members: Members, partitions: Partitions) -> dict[str, Assignment]:
-    """Equal subscriptions: a quota for each member, so the least possible moves.
+    """Equal subscriptions: each member gets a quota, which minimises moves.
 
-    Everyone keeps up to the quota. The places above it go first to members that already
-    have so much, then to the first of the others.
+    Members keep partitions up to their quota. The places above it go first to members that
+    already hold that many, then to the first of the others.
     """
     plan = _Plan(members)
     if not members:
@@ -137,7 +137,7 @@ def _uniform_equal(members: Members, partitions: Partitions) -> dict[str, Assign
         if places > len(mine):
             hungry.append((member, places))
     free.sort()
-    # Dealt in turn rather than filled up, so that the partitions of one topic are spread too.
+    # Dealt in turn instead of filling one member at a time, so that each topic is spread too.
     position = 0
     while position < len(free) and hungry:
         still: list[tuple[str, int]] = []
@@ -155,8 +155,8 @@ def _uniform_equal(members: Members, partitions: Partitions) -> dict[str, Assign
 def _uniform_mixed(members: Members, partitions: Partitions) -> dict[str, Assignment]:
     """Different subscriptions: keep all, deal the rest to the least loaded, then even out.
 
-    Evening out moves a partition only to a subscriber with at least two fewer, so the sum of
-    squared loads falls with every move and the loop ends.
+    Evening out moves a partition only to a subscriber with at least two fewer. So the sum of
+    squared loads falls with every move, and the loop ends.
     """
     plan = _Plan(members)
     kept, free = _kept(members, partitions)
@@ -166,7 +166,7 @@ def _uniform_mixed(members: Members, partitions: Partitions) -> dict[str, Assign
             plan.give(member, topic, partition)
             had[topic, partition] = member
     subscribers = _subscribers(members)
-    # The fewer can take a topic, the sooner it is dealt.
+    # Topics with the fewest subscribers are dealt first.
     by_topic: dict[bytes, list[int]] = {}
     for topic, partition in free:
         by_topic.setdefault(topic, []).append(partition)
@@ -195,7 +195,7 @@ def _subscribers(members: Members) -> dict[bytes, list[str]]:
 
 
 def _even_out(plan: _Plan, topic: bytes, subscribers: list[str], had: Mapping[_Partition, str]) -> bool:
-    """Move partitions of one topic from the most to the least loaded; says whether any moved."""
+    """Move partitions of one topic from the most to the least loaded; return whether any moved."""
     low = [(plan.load[member], member) for member in subscribers]
     high = [(-plan.load[member], member) for member in subscribers if plan.held[member].get(topic)]
     heapq.heapify(low)
@@ -214,7 +214,7 @@ def _even_out(plan: _Plan, topic: bytes, subscribers: list[str], had: Mapping[_P
             continue
         if plan.load[giver] - plan.load[taker] < 2:
             break
-        # One that the giver did not have before costs nothing to move.
+        # A partition that is new to the giver costs nothing to move.
         partition = min(plan.held[giver][topic], key=lambda index: (had.get((topic, index)) == giver, index))
         plan.take(giver, topic, partition)
         plan.give(taker, topic, partition)

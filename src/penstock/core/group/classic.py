@@ -1,9 +1,8 @@
-"""A classic group and its members: what is stored, what is only remembered, and who may speak.
+"""A classic group and its members: stored state, soft state, and checks of the sender.
 
 Stored (set by `replay`): generation, protocol, leader, members with their assignments.
-Remembered only: who has joined the rebalance in progress, parked requests, members that were
-given an id and have not come back with it. `classic_protocol.ClassicProtocol` moves it all.
-
+Soft: members that have joined the rebalance in progress, parked requests, members that got
+an id and have not returned with it. `classic_protocol.ClassicProtocol` changes the state.
 Invariants: `awaiting_join` counts members with a join token; `supporters` counts members per
 protocol name; `instances` maps exactly the static members.
 """
@@ -13,10 +12,12 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from penstock.core.group.exchange import DescribedMember, JoinedMember, JoinRequest, Protocols, Token
-from penstock.core.group.records import Fields, GroupMetadata, StoredMember
+from penstock.core.group.exchange import DescribedMember, JoinedMember, JoinRequest, Protocols
+from penstock.core.group.records import GroupMetadata, StoredMember
 from penstock.core.group.states import ANSWERS, Act, Move, Request, State, moved
 from penstock.core.group.story import Reasons
+from penstock.core.shard.exchange import Token
+from penstock.core.shard.records import Fields
 from penstock.model.errors import ApiError, ErrorCode
 
 CONSUMER_PROTOCOL = "consumer"
@@ -64,7 +65,7 @@ class ClassicMember:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """The name of the member in log lines."""
         return self.member_id if self.instance_id is None else f"{self.instance_id} ({self.member_id})"
 
     @property
@@ -94,22 +95,22 @@ class ClassicGroup:
         self.state_timestamp_ms: int | None = None
         self.members: dict[str, ClassicMember] = {}
         self.instances: dict[str, str] = {}  # instance id -> member id
-        self.supporters: dict[str, int] = {}  # protocol name -> members that have it
+        self.supporters: dict[str, int] = {}  # protocol name -> number of members that support it
         self.awaiting_join = 0
-        self.pending: dict[str, None] = {}  # ids given out, not yet joined
+        self.pending: dict[str, None] = {}  # ids of members that have not joined yet
         self.pending_sync: dict[str, None] = {}
         # The first rebalance of an empty group waits for more members.
         self.is_initial = False
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
         self.has_newcomers = False
-        # Any other waits until the coming and going is over.
-        self.is_fresh = False  # it began from an empty group
+        # Other rebalances wait until members stop joining and leaving.
+        self.is_fresh = False  # the rebalance began in an empty group
         self.prepared_ms = 0
-        self.came_ms = 0  # the last newcomer
-        self.went_ms = 0  # the last that left or was removed
+        self.came_ms = 0  # the last member joined
+        self.went_ms = 0  # the last member left or was removed
         self.is_settling = False
-        self.reasons = Reasons()  # of the rebalance in progress, for the log line
+        self.reasons = Reasons()  # reasons for the rebalance in progress, for the log line
         self._subscribed: frozenset[str] | None = None
         self._subscribed_of = -1  # generation of the line above
 
@@ -120,7 +121,7 @@ class ClassicGroup:
         self.state_timestamp_ms = wall_ms
 
     def answer(self, request: Request) -> Act:
-        """What to do about a request of a valid sender. Raises ApiError."""
+        """Return the action for a request of a valid sender, or raise ApiError."""
         answer = ANSWERS[self.state, request]
         if isinstance(answer, ErrorCode):
             raise ApiError(answer)
@@ -159,7 +160,7 @@ class ClassicGroup:
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> ClassicMember | None:
-        """Also a pending one, of whom there is nothing to return."""
+        """Remove a member. For a pending member, return None."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -174,7 +175,7 @@ class ClassicGroup:
         return member
 
     def replace_static(self, member: ClassicMember, member_id: str) -> ClassicMember:
-        """The same instance under a new member id. The caller has released what the old one had parked."""
+        """Move an instance to a new member id. The caller has released the old member's parked requests."""
         del self.members[member.member_id]
         successor = ClassicMember(
             member_id,
@@ -210,7 +211,7 @@ class ClassicGroup:
                 del supporters[name]
 
     def park_join(self, member: ClassicMember, token: Token) -> Token | None:
-        """Returns the token of an older request of the same member, which nobody will answer any more."""
+        """Return the token of the member's older parked join, if any. The caller answers it."""
         older, member.join_token = member.join_token, token
         if older is None:
             self.awaiting_join += 1
@@ -225,7 +226,7 @@ class ClassicGroup:
     # -- protocols ----------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether somebody with these protocols can be a member."""
+        """Whether a member with these protocols can join."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         count = len(self.members)
@@ -234,7 +235,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Of those that all members have, the one that most put first; ties go to the first member's choice."""
+        """Return the protocol with the most votes among those all members support. The first vote wins a tie."""
         count = len(self.members)
         candidates = {name: None for name, supporters in self.supporters.items() if supporters == count}
         votes: dict[str, int] = {}
@@ -244,7 +245,7 @@ class ClassicGroup:
         return max(votes, key=votes.__getitem__)
 
     def elect_leader(self) -> bool:
-        """Keep a leader that has joined, else take the first member that has. False when nobody has."""
+        """Keep a leader that has joined, else elect the first member that has. False if no member has joined."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_token is not None:
@@ -256,7 +257,7 @@ class ClassicGroup:
         return False
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader is told."""
+        """The list of members that the leader receives."""
         name = self.protocol_name
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.metadata(name))
@@ -265,7 +266,7 @@ class ClassicGroup:
 
     @property
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Of all members of a consumer group; None when that cannot be told."""
+        """Topics that any member of a consumer group subscribes to; None if unknown."""
         if not self.uses_consumer_protocol:
             return None
         if not self.members:
@@ -290,10 +291,10 @@ class ClassicGroup:
         topics = self.subscribed_topics
         return self.uses_consumer_protocol if topics is None else topic in topics
 
-    # -- who may speak ------------------------------------------------------------------
+    # -- checks of the sender -----------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when the instance has a newer member id."""
+        """Raise UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if the instance has a newer member id."""
         if instance_id is not None:
             current = self.instances.get(instance_id)
             if current is None:
@@ -305,8 +306,19 @@ class ClassicGroup:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         return member
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        """A producer speaks for the member, so neither its session nor the phase of a rebalance matters.
+
+        Requests before version 3 name no member.
+        """
+        if generation < 0 and (self.is_empty or (not member_id and instance_id is None)):
+            return
+        self.check_member(member_id, instance_id)
+        if generation != self.generation:
+            raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+
     def check_commit(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember | None:
-        """The committing member, or None for somebody who assigns his partitions himself."""
+        """Return the committing member, or None for a consumer that assigns partitions itself."""
         if generation < 0 and (self.is_empty or (not member_id and instance_id is None)):
             self.answer(Request.COMMIT_SIMPLE)
             return None
@@ -319,7 +331,7 @@ class ClassicGroup:
     # -- stored form --------------------------------------------------------------------
 
     def metadata_record(self, assignments: dict[str, bytes], wall_ms: int) -> GroupMetadata:
-        """The group as it is, stable with these assignments."""
+        """The record of a stable group with these assignments."""
         name = self.protocol_name
         return GroupMetadata(
             self.group_id,
@@ -344,11 +356,11 @@ class ClassicGroup:
         )
 
     def empty_record(self, wall_ms: int) -> GroupMetadata:
-        """The generation after the last member is gone."""
+        """The record of the empty group after the last member has left."""
         return GroupMetadata(self.group_id, self.protocol_type or "", self.generation + 1, None, None, wall_ms, ())
 
     def replay(self, record: GroupMetadata) -> None:
-        """Become what the log says. Members that are known keep what is only remembered of them."""
+        """Take over the state of the record. Known members keep their soft state."""
         known = self.members
         self.members, self.instances, self.supporters = {}, {}, {}
         self.awaiting_join = 0
@@ -378,7 +390,7 @@ class ClassicGroup:
             self.state_timestamp_ms = None
 
     def describe_members(self) -> tuple[DescribedMember, ...]:
-        """Metadata and assignment only of a stable group, as Kafka does."""
+        """Metadata and assignment are included only for a stable group, as in Kafka."""
         is_stable = self.state is State.STABLE
         return tuple(
             DescribedMember(
@@ -394,7 +406,7 @@ class ClassicGroup:
 
 
 def subscribed_topics(metadata: bytes) -> list[str] | None:
-    """Topics of a consumer's subscription: version int16, array of strings, more that does not matter here."""
+    """Topics of a consumer's subscription: version int16, array of strings, then fields ignored here."""
     try:
         fields = Fields(metadata, 2)
         return [fields.string() for _ in range(fields.int32())]

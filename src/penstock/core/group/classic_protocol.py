@@ -1,6 +1,6 @@
-"""Requests of the classic protocol: join, sync, heartbeat, leave; who may, and what follows.
+"""Requests of the classic protocol: join, sync, heartbeat and leave.
 
-Each is checked, answered or parked (`member_sessions`), and may begin a rebalance or take one further (`rebalance`).
+Each request is checked, then answered or parked (`member_sessions`). It may start or advance a rebalance (`rebalance`).
 Must not know: the log, other kinds of groups, versions of the wire.
 """
 
@@ -15,10 +15,8 @@ from penstock.core.group.exchange import (
     LeaveReply,
     LeaveRequest,
     LeavingMember,
-    Outcome,
     Protocols,
     SyncRequest,
-    Token,
 )
 from penstock.core.group.member_sessions import MemberSessions
 from penstock.core.group.narration import Narrator
@@ -26,7 +24,8 @@ from penstock.core.group.rebalance import Rebalance, assigned, joined
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Request, State
 from penstock.core.group.story import What
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.exchange import Outcome, Token
+from penstock.core.shard.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 
@@ -52,7 +51,7 @@ class ClassicProtocol:
         if not self._has_room(group, member_id):
             self._drop(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             if group.state is State.PREPARING:
-                self._rebalance.complete_if_all_joined(group, now_ms, out)  # perhaps the others waited for this one
+                self._rebalance.complete_if_all_joined(group, now_ms, out)  # they may have waited only for this one
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if group.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -68,7 +67,7 @@ class ClassicProtocol:
             self._rejoin(group, request, token, now_ms, out)
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """`group.max.size` counts those who take part in the coming generation."""
+        """During a rebalance, `group.max.size` counts the members that have joined it."""
         member = group.members.get(member_id)
         if group.state is State.PREPARING:
             is_in = member is not None and member.join_token is not None
@@ -88,7 +87,7 @@ class ClassicProtocol:
             else:
                 self._take_over(group, group.members[existing], request, token, now_ms, out)
         elif request.requires_known_member_id:
-            # So that a client which gives up and tries again does not leave a ghost behind each time.
+            # The id is only pending, so a client that retries does not leave a ghost member each time.
             group.pending[member_id] = None
             self._sessions.expect(group, member_id, now_ms + request.session_timeout_ms)
             out.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, member_id))
@@ -113,7 +112,7 @@ class ClassicProtocol:
         group.add(member, request.protocol_type)
         group.came_ms = now_ms
         group.park_join(member, token)
-        # A new member does not send heartbeats while it waits, so its session is a long one until then.
+        # A new member sends no heartbeats while it waits, so it gets a longer session until then.
         self._sessions.expect(group, member_id, now_ms + self.settings.new_member_join_timeout_ms)
         self._narrator.tell(group, now_ms, What.JOINED, member.label, request.reason)
         self._rebalance.go_on(group, group.answer(Request.JOIN_NEW), now_ms, out)
@@ -124,11 +123,11 @@ class ClassicProtocol:
         leads_stable = group.state is State.STABLE and group.is_leader(member.member_id)
         act = group.answer(Request.REJOIN_CHANGED if is_changed or leads_stable else Request.REJOIN_SAME)
         if act is Act.ANSWER:
-            # It did not get the answer to its last request: the same again.
+            # The response to its last request was lost: send it again.
             is_leader = group.is_leader(member.member_id)
             out.reply(token, joined(group, member, with_members=is_leader))
             return
-        # Metadata also says what a member holds, which changes with every rebalance.
+        # The metadata also lists owned partitions, which change with every rebalance.
         has_other_topics = is_changed and _topics(member.protocols) != _topics(request.protocols)
         if group.state is not State.PREPARING or has_other_topics:
             what = What.CHANGED if has_other_topics else What.REJOINED
@@ -146,7 +145,7 @@ class ClassicProtocol:
         now_ms: int,
         out: Outcome,
     ) -> None:
-        """A static member starts again: its predecessor is fenced, its assignment kept."""
+        """A static member has restarted: fence the old member id and keep its assignment."""
         old_leader = group.leader
         self._sessions.release(group, predecessor, ErrorCode.FENCED_INSTANCE_ID, out)
         self._sessions.end(group, predecessor.member_id)
@@ -155,8 +154,8 @@ class ClassicProtocol:
         self._sessions.keep_alive(group, member, now_ms)
         self._narrator.tell(group, now_ms, What.REPLACED, member.label, request.reason, is_reason=False)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
-            # Nobody else needs to know. Until version 9 a leader cannot be told to leave the
-            # assignment as it is, so it is told that its predecessor leads.
+            # The other members need not know. Before version 9, a leader cannot be told to skip the
+            # assignment, so the reply names the old member id as leader.
             is_leader = request.can_skip_assignment and group.is_leader(member.member_id)
             reply = joined(group, member, with_members=is_leader)
             leader = old_leader if not request.can_skip_assignment else group.leader
@@ -173,7 +172,7 @@ class ClassicProtocol:
             self._rebalance.prepare(group, now_ms, out)
 
     def _drop(self, group: ClassicGroup, member_id: str, code: ErrorCode, out: Outcome) -> None:
-        """Who was given an id, or waits already, and is one too many."""
+        """Remove a pending or waiting member that exceeds the group's maximum size."""
         self._sessions.end(group, member_id)
         member = group.members.get(member_id)
         if member is not None:
@@ -210,26 +209,26 @@ class ClassicProtocol:
         member = group.check_member(request.member_id, request.instance_id)
         if request.generation != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        # Also when the answer is that a rebalance waits for it: the member is alive.
+        # Also if the response is that a rebalance waits for the member: it is alive.
         self._sessions.keep_alive(group, member, now_ms)
         group.answer(Request.HEARTBEAT)
         self._sessions.answer_heartbeat(member, ErrorCode.NONE, out)
         hold_ms = min(self.settings.heartbeat_hold_ms, member.session_timeout_ms // 3)
         if request.may_wait and hold_ms > 0:
-            # A client learns of a rebalance from the answer to a heartbeat, and sends one every few
-            # seconds: an answer that waits here reaches it at once.
+            # A client learns of a rebalance from a heartbeat response and sends heartbeats only every
+            # few seconds. A parked heartbeat is answered as soon as a rebalance begins.
             self._sessions.park_heartbeat(group, member, token, now_ms + hold_ms)
         else:
             out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
     def held_long_enough(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
-        """The session goes on from when the heartbeat came: nobody has heard of the member since."""
+        """Answer the parked heartbeat. The session is not extended, because the member sent nothing since."""
         member = group.members.get(member_id)
         if member is not None:
             self._sessions.answer_heartbeat(member, ErrorCode.NONE, out)
 
     def step_aside(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
-        """The member is about to leave, and what it has parked is in the way of saying so."""
+        """The member is about to leave: answer its parked requests, which block the connection."""
         member = group.members.get(member_id)
         if member is not None:
             self._sessions.release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
@@ -263,7 +262,7 @@ class ClassicProtocol:
         return ErrorCode.NONE
 
     def session_over(self, group: ClassicGroup, member_id: str, now_ms: int, out: Outcome) -> None:
-        """No heartbeat for a whole session. Who waits for us is excused, except from its first generation."""
+        """No heartbeat for a whole session. A member with a parked request stays, unless it has no generation yet."""
         member = group.members.get(member_id)
         if member is None:
             if group.pending.pop(member_id, self) is None and group.state is State.PREPARING:
@@ -281,23 +280,23 @@ class ClassicProtocol:
     # -- groups as a whole -------------------------------------------------------------
 
     def shrink(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """After a load: a group above `group.max.size` is asked to join again, which some then cannot."""
+        """After a load, a group above `group.max.size` rebalances, and the excess members cannot join."""
         if group.state is State.STABLE and len(group.members) > self.settings.max_size:
             group.reasons.add(f"the group has more than {self.settings.max_size} members")
             self._rebalance.prepare(group, now_ms, out)
 
     def interrupt(self, group: ClassicGroup, out: Outcome) -> None:
-        """Whoever waits shall join again: the group becomes another."""
+        """Make waiting members rejoin, because the group changes its protocol."""
         for member in group.members.values():
             self._sessions.release(group, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         out.reload_if_lost = True
 
     def start_over(self, group: ClassicGroup, now_ms: int, out: Outcome, *, rebalances: bool) -> None:
-        """The group was another until now: its members' sessions begin, and they join again unless all is settled."""
+        """The group was a consumer group until now: start the members' sessions, and rebalance if `rebalances`."""
         for member in group.members.values():
             self._sessions.keep_alive(group, member, now_ms)
         if rebalances and group.state is State.STABLE:
-            group.reasons.add("the group came from the consumer protocol")
+            group.reasons.add("the group moved back from the consumer protocol")
             self._rebalance.prepare(group, now_ms, out)
 
     def forget(self, group: ClassicGroup) -> None:

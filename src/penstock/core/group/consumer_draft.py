@@ -1,8 +1,8 @@
-"""A consumer group in the making: each record is replayed on a copy as soon as it is made.
+"""A draft of a consumer group: a copy on which each new record is replayed at once.
 
-So what comes next in the same decision sees it, by the code that will run on the group itself
-when the shard replays the records. The steps are in the order a heartbeat takes them; which of
-them to take is decided in `consumer_protocol`.
+So later steps of the same decision see the record, through the code that also runs on the group
+when the shard replays the records. The methods are in the order in which a heartbeat uses them;
+`consumer_protocol` decides which steps to take.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from penstock.model.errors import ApiError, ErrorCode
 
 
 class SubscriptionChange(NamedTuple):
-    """What an update of a member means for its partitions."""
+    """The effect of a member's update on partitions."""
 
-    is_new: bool  # the member may have to give up what it no longer subscribes to
-    needs_target: bool  # others may have to
+    is_new: bool  # the member may have to revoke unsubscribed partitions
+    needs_target: bool  # the group needs a new target
 
 
 UNCHANGED = SubscriptionChange(False, False)
 
 
 class Draft:
-    """A group with the records made so far already in it."""
+    """A copy of the group with the new records applied."""
 
     def __init__(
         self, group: ConsumerGroup, topics: Topics, settings: ConsumerSettings, now_ms: int, wall_ms: int
@@ -61,7 +61,7 @@ class Draft:
         self.group.replay(record)
 
     def tell(self, what: What, member_id: str | None = None, why: str = "", *, leads_to: int = 1) -> None:
-        """`leads_to`: how many epochs further the group is after what happened."""
+        """`leads_to`: the number of epochs by which the event advances the group."""
         self.events.append(StoryEvent(self.now_ms, self.group.epoch + leads_to, what, member_id, why))
 
     def bump(self) -> None:
@@ -71,7 +71,7 @@ class Draft:
     # --- members ---
 
     def update_member(self, member_id: str, member: MemberMetadata) -> SubscriptionChange:
-        """As in Kafka, an expression that is new to the group and matches nothing yet leaves the target as it is."""
+        """As in Kafka, a new regular expression that matches nothing yet does not change the target."""
         group = self.group
         old = group.members.get(member_id)
         if member == old:
@@ -88,14 +88,14 @@ class Draft:
             if len(group.regexes) >= MAX_PER_GROUP:
                 raise ApiError(
                     ErrorCode.INVALID_REGULAR_EXPRESSION,
-                    f"The members of the group subscribe by {MAX_PER_GROUP} expressions already.",
+                    f"The group already subscribes with the maximum of {MAX_PER_GROUP} regular expressions.",
                 )
             self._resolve(regex)
             is_unmatched = old_regex is None and not group.regexes[regex].topics
         return SubscriptionChange(True, names_changed or not is_unmatched)
 
     def replace_static(self, old_id: str, new_id: str) -> None:
-        """The instance came back under a new member id: it gets what it had."""
+        """The instance returned with a new member id, which takes over the old member's assignment."""
         group = self.group
         member, current, target = group.members[old_id], group.assignment_of(old_id), group.target.get(old_id, EMPTY)
         self._erase(old_id)
@@ -118,7 +118,7 @@ class Draft:
     # --- topics ---
 
     def check_topics(self) -> bool:
-        """Whether subscribed topics came, went or grew since the group last looked."""
+        """Whether a subscribed topic was created, deleted or got more partitions since the last check."""
         group = self.group
         for regex in list(group.regexes):
             self._resolve(regex)
@@ -139,9 +139,9 @@ class Draft:
     # --- target and members' steps towards it ---
 
     def retarget(self) -> None:
-        """A new target for the group epoch; a record for each member whose part changed."""
+        """Compute a target for the group epoch; write a record for each member whose part changed."""
         group = self.group
-        subscribed: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members say the same
+        subscribed: dict[tuple[str, ...], frozenset[bytes]] = {}  # most members subscribe alike
         specs: dict[str, MemberSpec] = {}
         for member_id, member in group.members.items():
             said = group.topic_names_of(member)

@@ -1,4 +1,4 @@
-"""What a consumer group (KIP-848) is asked and what it answers; see `exchange`."""
+"""Requests and replies of consumer groups (KIP-848); see `exchange`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.model.errors import ErrorCode
 
 
 class ConsumerSettings(NamedTuple):
-    """What the configuration says to one consumer group: the broker's settings under the group's own."""
+    """Settings of one consumer group: the group's own, else the broker's."""
 
     heartbeat_interval_ms: int = 5_000
     session_timeout_ms: int = 45_000
@@ -37,7 +37,7 @@ class ConsumerHeartbeatRequest(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """The member says everything, as after an error: it wants to hear everything too."""
+        """The member sends all fields, as after an error, and expects a full reply."""
         subscribes = self.topic_names is not None or self.topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
 
@@ -49,7 +49,7 @@ class ConsumerHeartbeatReply(NamedTuple):
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
 
 class DescribedConsumerMember(NamedTuple):

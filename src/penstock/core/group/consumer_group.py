@@ -1,16 +1,15 @@
 """One consumer group (KIP-848): its epoch, members, target and current assignment.
 
-Memory of what the records say, changed only by `replay`; `consumer_protocol` makes the records.
-
+The state that the records describe, changed only by `replay`; `consumer_protocol` makes the records.
 Three epochs, each following the one before it:
+
 - the group epoch grows with every change of members, subscriptions or subscribed topics;
-- the assignment epoch is the group epoch that the target was made for;
-- a member's epoch is the assignment epoch that it has reached.
+- the assignment epoch is the group epoch for which the target was computed;
+- a member's epoch is the assignment epoch that the member has reached.
 
-The group epoch starts at 1, as Kafka's does. The first subscription to a name brings it to 2; an expression that
+The group epoch starts at 1, as in Kafka. The first subscription by name raises it to 2; a regular expression that
 matches nothing yet does not.
-
-Invariant: a partition is in `owners` under at most one member, who has it assigned or is to revoke it.
+Invariant: a partition has at most one member in `owners`: the member that has it assigned or must revoke it.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Topics(Protocol):
 
     @property
     def version(self) -> int:
-        """Grows whenever a topic is made or deleted or gets partitions."""
+        """Grows whenever a topic is created or deleted or gets partitions."""
         ...
 
     def find(self, name: str) -> TopicInfo | None: ...
@@ -62,7 +61,7 @@ class Topics(Protocol):
 
 
 class NoTopics:
-    """For shards that are asked about classic groups only."""
+    """For shards that serve only classic groups."""
 
     version = 0
 
@@ -77,7 +76,7 @@ class NoTopics:
 
 
 class ConsumerState(Enum):
-    """Kafka's names, as clients see them."""
+    """Kafka's state names, as clients see them."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -89,7 +88,7 @@ class ConsumerGroup:
     group_type: ClassVar = "consumer"
     protocol_type: ClassVar = "consumer"
     uses_consumer_protocol: ClassVar = True
-    pending: ClassVar[dict[str, None]] = {}  # nobody waits for an id here
+    pending: ClassVar[dict[str, None]] = {}  # consumer groups have no pending members
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -104,17 +103,17 @@ class ConsumerGroup:
         self.static_members: dict[str, str] = {}
         self.owners: dict[tuple[bytes, int], str] = {}
         self.topics_version = -1
-        """Soft state: of the topics that `metadata_hash` and `regexes` were last checked against."""
+        """Soft state: the version of the topics against which `metadata_hash` and `regexes` were last checked."""
 
     def draft(self) -> ConsumerGroup:
-        """A copy to try records on. Values are immutable, so the dictionaries are all there is to copy."""
+        """Return a copy on which records can be tried. Values are immutable, so copying the dictionaries is enough."""
         copy = ConsumerGroup.__new__(ConsumerGroup)
         copy.__dict__.update(self.__dict__)
         for name in ("members", "current", "target", "regexes", "static_members", "owners"):
             setattr(copy, name, dict(getattr(self, name)))
         return copy
 
-    # --- what the records say ---
+    # --- replay ---
 
     def replay(self, record: ConsumerGroupRecord) -> None:
         match record:
@@ -152,7 +151,7 @@ class ConsumerGroup:
         old = self.current.pop(member_id, None) if value is None else self.current.get(member_id)
         if old is not None:
             for key in _keys(old):
-                # Compaction may have dropped the record that released it, so look whose it is.
+                # Compaction may have dropped the record that released it, so check the owner.
                 if self.owners.get(key) == member_id:
                     del self.owners[key]
         if value is not None:
@@ -200,7 +199,7 @@ class ConsumerGroup:
         return frozenset(info.topic_id for info in found if info is not None)
 
     def hash_of(self, topics: Topics) -> int:
-        """Differs when a subscribed topic was made, deleted or changed its number of partitions."""
+        """A hash that changes when a subscribed topic is created, deleted or gets partitions."""
         found = [info for name in self.subscribed_names() if (info := topics.find(name)) is not None]
         if not found:
             return NO_TOPICS_HASH
@@ -210,7 +209,7 @@ class ConsumerGroup:
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     def preferred_assignor(self, default: str) -> str:
-        """The one that most members ask for; of equals the first by name."""
+        """The assignor that most members request; the first by name wins a tie."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.server_assignor is not None:
@@ -220,20 +219,20 @@ class ConsumerGroup:
     def is_taken_from(self, member_id: str, topic_id: bytes, partition: int) -> bool:
         return self.owners.get((topic_id, partition), member_id) != member_id
 
-    # --- who may commit and fetch offsets ---
+    # --- checks of commits and fetches of offsets ---
 
     def check_commit(
         self, member_id: str, epoch: int, partitions: Iterable[tuple[bytes, int]] = (), *, is_old_version: bool = False
     ) -> None:
-        """Without a member's name and epoch only while there are no members.
+        """A request without member id and epoch is accepted only while the group has no members.
 
-        A member that has moved on since it read what it commits may do so for partitions that it had then
-        and still has: those are nobody else's. All or nothing, as in Kafka.
+        A member may commit with an older epoch for partitions that it owned then and still owns: no other
+        member had them. All partitions pass or none, as in Kafka.
         """
         if epoch < 0 and not self.members:
             return
         if is_old_version and member_id in self.members and self.members[member_id].classic is None:
-            # Before version 9 a client could not make sense of STALE_MEMBER_EPOCH.
+            # Before version 9, clients do not know STALE_MEMBER_EPOCH.
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
         current = self.assignment_of(member_id)
         if member_id in self.members and epoch < current.epoch:
@@ -242,8 +241,19 @@ class ConsumerGroup:
                 return
         self._check_epoch(member_id, epoch)
 
+    def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> None:
+        """As that of a classic group. Producers know ILLEGAL_GENERATION, and no stale epochs."""
+        if epoch < 0 and (not self.members or (not member_id and instance_id is None)):
+            return
+        try:
+            self._check_epoch(member_id, epoch)
+        except ApiError as error:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION, str(error)) from error
+            raise
+
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
-        """Whoever says nothing of a membership may read."""
+        """A request without a member id and epoch may read."""
         if member_id or epoch >= 0:
             self._check_epoch(member_id or "", epoch)
 
@@ -260,7 +270,7 @@ class ConsumerGroup:
             raise ApiError(ErrorCode.NON_EMPTY_GROUP)
 
     def tombstones(self) -> list[ConsumerGroupRecord]:
-        """What erases the group, its parts before the group itself."""
+        """Tombstones that erase the group, members first."""
         records: list[ConsumerGroupRecord] = []
         records += (ConsumerGroupCurrentMember(self.group_id, member_id, None) for member_id in self.members)
         records += (ConsumerGroupTargetMember(self.group_id, member_id, None) for member_id in self.members)

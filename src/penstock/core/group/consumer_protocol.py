@@ -1,15 +1,16 @@
-"""The KIP-848 protocol: what a heartbeat, a leave or a timeout does to a consumer group.
+"""The KIP-848 protocol: how heartbeats, leaves and timeouts change a consumer group.
 
-A decision is made on a draft of the group (`consumer_draft`) and returned as records; the group itself
+A decision is made on a draft of the group (`consumer_draft`) and returned as records. The group
 changes when the shard replays them.
 
 A heartbeat does up to four things, in this order:
-1. who the member is and what it subscribes to: a change bumps the group epoch;
-2. what the topics are: a change bumps the group epoch too;
-3. the target, if it is older than the group epoch, at most once per assignment interval;
-4. the member's own step towards the target (`reconciliation`).
 
-Differs from Kafka in the heartbeat interval of the reply: the configured one is the longest. See `pace`.
+1. update the member and its subscription: a change bumps the group epoch;
+2. check the topics: a change bumps the group epoch too;
+3. compute a target if it is older than the group epoch, at most once per assignment interval;
+4. move the member one step towards the target (`reconciliation`).
+
+Differs from Kafka in the heartbeat interval of the reply: the configured interval is the maximum. See `pace`.
 Must not know: the wire, the log, classic groups.
 """
 
@@ -29,23 +30,23 @@ from penstock.core.group.consumer_records import (
     MemberState,
     epochs_of,
 )
-from penstock.core.group.exchange import Outcome
 from penstock.core.group.reconciliation import is_subset
-from penstock.core.group.records import fits
 from penstock.core.group.story import Stories, StoryEvent, What, many, shares_of
-from penstock.core.group.timers import Timers
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.exchange import Outcome
+from penstock.core.shard.records import fits
+from penstock.core.shard.timers import Timers
+from penstock.core.shard.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 SESSION: Final = "consumer-session"
 REVOCATION: Final = "consumer-revocation"
-REJOIN: Final = "consumer-rejoin"  # of members that speak the classic protocol, as is the next
+REJOIN: Final = "consumer-rejoin"  # for members with the classic protocol, like the next
 SYNC: Final = "consumer-sync"
 TIMERS: Final = (SESSION, REVOCATION, REJOIN, SYNC)
-"""Kinds of deadlines; each is followed by group and member."""
+"""Kinds of deadlines; group id and member id follow."""
 
 Gone: TypeAlias = dict[str, tuple[What, str]]
-"""Members that are to be removed, with what happened and why."""
+"""Members to remove, with the event and its reason."""
 
 HASTY_INTERVAL_MS: Final = 500
 STEADY_INTERVAL_MS: Final = 1_000
@@ -54,10 +55,10 @@ REASONS_LOGGED: Final = 8
 
 
 def pace(group: ConsumerGroup, member_id: str, settings: ConsumerSettings, wall_ms: int) -> int:
-    """When the member shall come back. Members learn of changes by their heartbeats only.
+    """Time until the member's next heartbeat. Members learn of changes only from heartbeats.
 
-    Shorter than configured while the member waits for something, and for members of small groups always;
-    the more members, the longer, so that a group costs at most 500 heartbeats a second by this.
+    The time is shorter than configured while the member waits for something, and always for members of small
+    groups. It grows with the number of members, so that a group costs at most 500 heartbeats a second.
     """
     floor = INTERVAL_PER_MEMBER_MS * len(group.members)
     if group.epoch > group.assignment_epoch:
@@ -70,7 +71,7 @@ def pace(group: ConsumerGroup, member_id: str, settings: ConsumerSettings, wall_
 
 
 def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, brings_member_id: bool) -> None:
-    """Kafka's checks of a request by itself, with its sentences. `brings_member_id`: the version demands one."""
+    """Check a request on its own, with Kafka's messages. `brings_member_id`: the version requires a member id."""
     problem = None
     joins = request.member_epoch == 0
     if (brings_member_id or not joins) and not request.member_id.strip():
@@ -92,7 +93,7 @@ def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, b
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         problem = f"MemberEpoch is {request.member_epoch}, but must be greater than or equal to {STATIC_LEAVE_EPOCH}."
     elif not fits(request.group_id, request.member_id, request.instance_id, request.topic_regex):
-        # They are parts of keys, or would be after a downgrade.
+        # They become parts of record keys, or would after a downgrade.
         problem = "GroupId, MemberId, InstanceId and SubscribedTopicRegex can't be longer than 32767 bytes."
     if problem is not None:
         raise ApiError(ErrorCode.INVALID_REQUEST, problem)
@@ -105,7 +106,7 @@ def validate(request: ConsumerHeartbeatRequest, settings: ConsumerSettings, *, b
 
 
 class ConsumerProtocol:
-    """Decisions about consumer groups; holds what they share, and no group."""
+    """Decides about consumer groups. Holds shared services, and no group."""
 
     def __init__(self, topics: Topics, timers: Timers, stories: Stories, wall: WallClock | None = None) -> None:
         self._topics = topics
@@ -122,7 +123,7 @@ class ConsumerProtocol:
         out: Outcome,
         agreed: Callable[[], None] = lambda: None,
     ) -> ConsumerHeartbeatReply:
-        """Of one who joins or stays. Raises ApiError; `agreed` is called when it is sure not to, before all else."""
+        """A member joins or stays. Raises ApiError; `agreed` is called before any change, once no error can follow."""
         member_id, joins = request.member_id, request.member_epoch == 0
         if member_id not in group.members and len(group.members) >= settings.max_size:
             raise ApiError(
@@ -139,7 +140,7 @@ class ConsumerProtocol:
         can_retarget = group.epoch > group.assignment_epoch and may_retarget(group, settings, wall_ms)
         is_settled = known is not None and member == known and group.is_reconciled(member_id)
         if is_settled and replaced_id is None and not topics_changed and not can_retarget:
-            # Nothing to decide: by far the most heartbeats.
+            # Nothing to decide, as for most heartbeats.
             after, current = group, before
             agreed()
         else:
@@ -188,7 +189,7 @@ class ConsumerProtocol:
         draft.step(member_id, request.owned, subscription.is_new)
 
     def _check_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> str | None:
-        """Whether the sender may speak; returns the member id that it takes over from, if it does."""
+        """Check the sender. Return the member id that it replaces, if any."""
         member_id, epoch, instance_id = request.member_id, request.member_epoch, request.instance_id
         if instance_id is None:
             if member_id not in group.members and epoch != 0:
@@ -199,7 +200,7 @@ class ConsumerProtocol:
         if epoch == 0:
             if holder is None:
                 return None
-            # A member of the classic protocol cannot say that it will be back: it is replaced at once.
+            # A classic member cannot announce that it will return, so it is replaced at once.
             is_classic = group.members[holder].classic is not None
             if not is_classic and group.assignment_of(holder).epoch != STATIC_LEAVE_EPOCH:
                 raise ApiError(
@@ -219,7 +220,7 @@ class ConsumerProtocol:
             raise unknown_member(group, request.member_id)
 
     def go_away(self, group: ConsumerGroup, member_id: str, out: Outcome) -> None:
-        """A static member will be back within its session, or the session ends it: till then it keeps its own."""
+        """A static member leaves temporarily. It keeps its partitions until it returns or its session ends."""
         current = group.assignment_of(member_id)
         since = epochs_of(current.since, current.epoch, current.assigned)
         away = current._replace(epoch=STATIC_LEAVE_EPOCH, pending_revocation=EMPTY, since=since)
@@ -239,7 +240,7 @@ class ConsumerProtocol:
             self.forget_member(draft.group.group_id, member_id)
 
     def overdue(self, group: ConsumerGroup, kind: str, member_id: str, settings: ConsumerSettings) -> Gone:
-        """Who is to be removed because a timer of `kind` ran out, and why: nobody, or the member."""
+        """Return the member to remove, with the reason, because a timer of `kind` expired; or nothing."""
         member = group.members.get(member_id)
         if member is None:
             return {}
@@ -253,7 +254,7 @@ class ConsumerProtocol:
             return {member_id: (What.NOT_REJOINED if kind == REJOIN else What.NOT_SYNCED, "")}
         return {member_id: (What.TIMED_OUT, why)}
 
-    # --- what decisions share ---
+    # --- shared by decisions ---
 
     def wall_ms(self, now_ms: int) -> int:
         return self._wall.at(now_ms)
@@ -262,7 +263,7 @@ class ConsumerProtocol:
         return Draft(group, self._topics, settings, now_ms, self._wall.at(now_ms))
 
     def publish(self, draft: Draft, out: Outcome) -> None:
-        """The draft is what shall be: its records into the log, its events into the story."""
+        """Add the draft's records to the outcome, and its events to the story."""
         out.records += draft.records
         group_id = draft.group.group_id
         for event in draft.events:
@@ -273,7 +274,7 @@ class ConsumerProtocol:
                 notices.append(_notice(group_id, event, self._stories.of(group_id)))
 
     def loaded(self, group: ConsumerGroup, settings: ConsumerSettings, now_ms: int) -> None:
-        """After a restart or a change of coordinator: every session begins anew."""
+        """After a restart or a change of coordinator, every session starts again."""
         for member_id in group.members:
             self.watch(group, member_id, settings, now_ms, moved=True)
 
@@ -306,15 +307,15 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
 
 
 def may_retarget(group: ConsumerGroup, settings: ConsumerSettings, wall_ms: int) -> bool:
-    """Changes that come together are answered by one assignment; a lone member need not wait for others."""
+    """One assignment covers changes that arrive together. A single member need not wait for others."""
     if group.assignment_epoch == 0 or len(group.members) <= 1:
         return True
     since_ms = wall_ms - group.assignment_timestamp_ms
-    return since_ms >= settings.assignment_interval_ms or since_ms < 0  # the clock went back
+    return since_ms >= settings.assignment_interval_ms or since_ms < 0  # the wall clock was set back
 
 
 def _merged(known: MemberMetadata, request: ConsumerHeartbeatRequest) -> MemberMetadata:
-    """What is not said stays; an empty expression takes it back."""
+    """Fields missing in the request stay unchanged; an empty regular expression removes the old one."""
     names, regex = request.topic_names, request.topic_regex
     merged = MemberMetadata(
         instance_id=request.instance_id if request.instance_id is not None else known.instance_id,
@@ -332,7 +333,7 @@ def _merged(known: MemberMetadata, request: ConsumerHeartbeatRequest) -> MemberM
 
 
 def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int, request: ConsumerHeartbeatRequest) -> None:
-    """Epoch 0 rejoins, also after being fenced; the one before is accepted if the reply may have been lost."""
+    """Epoch 0 rejoins, also after fencing. The previous epoch is accepted, because the reply may have been lost."""
     current = group.assignment_of(member_id)
     if epoch in (0, current.epoch):
         return
@@ -364,7 +365,7 @@ def _subscription(member: MemberMetadata) -> str:
 
 
 def _notice(group_id: str, event: StoryEvent, story: tuple[StoryEvent, ...]) -> str:
-    """One line for the log: the new target, and what happened since the last one."""
+    """One log line: the new target, and the events since the previous one."""
     reasons: list[str] = []
     for earlier in reversed(story[:-1]):
         if earlier.what is What.ASSIGNED:

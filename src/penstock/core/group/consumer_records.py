@@ -2,15 +2,15 @@
 
     key   int16 type, then plain strings            value  int16 version 0, then flexible fields
     3     group                                     epoch, hash of the subscribed topics
-    4     group                                     written by Kafka before 4.1: only its tombstone is known here
-    5     group, member                             who the member is and what it subscribes to
-    6     group                                     epoch of the target assignment, and when it was made
-    7     group, member                             what the member is to have
-    8     group, member                             what the member has: epochs, state, partitions since when
-    16    group, regular expression                 the topics that the expression names
+    4     group                                     written by Kafka before 4.1: only tombstones are supported
+    5     group, member                             identity and subscription of the member
+    6     group                                     epoch of the target assignment, and its creation time
+    7     group, member                             target assignment of the member
+    8     group, member                             current assignment: epochs, state, partitions with their epochs
+    16    group, regular expression                 the topics that match the expression
 
-A record without a value is a tombstone: the key's thing is gone. Unknown tagged fields are skipped, so
-that records of a newer Kafka can be read. Must not know: what a group does with its records.
+A record without a value is a tombstone and deletes the entry of its key. Unknown tagged fields are
+skipped, so that records of a newer Kafka can be read. Must not know: what a group does with its records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from penstock.core.group.assignors import EMPTY, Assignment
-from penstock.core.group.records import Decoder, compact, uvarint
+from penstock.core.shard.records import Decoder, compact, uvarint
 from penstock.model.errors import StorageError
 
 T = TypeVar("T")
@@ -31,12 +31,12 @@ STATIC_LEAVE_EPOCH: Final = -2
 
 
 Epochs: TypeAlias = Mapping[bytes, Mapping[int, int]]
-"""Of partitions, by topic id."""
+"""Epochs of partitions, by topic id."""
 NO_EPOCHS: Final[Epochs] = {}
 
 
 def epochs_of(known: Epochs, otherwise: int, *held: Assignment) -> Epochs:
-    """For each partition that is held: its epoch where that is known."""
+    """The epoch of each held partition: the known one, else `otherwise`."""
     found: dict[bytes, dict[int, int]] = {}
     for assignment in held:
         for topic_id, partitions in assignment.items():
@@ -46,7 +46,7 @@ def epochs_of(known: Epochs, otherwise: int, *held: Assignment) -> Epochs:
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to the target; see `reconciliation`."""
+    """The progress of a member towards its target; see `reconciliation`."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -55,7 +55,7 @@ class MemberState(IntEnum):
 
 
 class ClassicProtocols(NamedTuple):
-    """What a member of the classic protocol said when it joined; it lives in a consumer group during migration."""
+    """JoinGroup fields of a classic member, which can be in a consumer group during migration."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -74,7 +74,7 @@ class MemberMetadata(NamedTuple):
 
 
 class MemberAssignment(NamedTuple):
-    """`previous_epoch` is accepted once more: the reply with the new one may have been lost."""
+    """`previous_epoch` is also accepted, because the reply with the new epoch may have been lost."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -82,7 +82,7 @@ class MemberAssignment(NamedTuple):
     assigned: Assignment = EMPTY
     pending_revocation: Assignment = EMPTY
     since: Epochs = NO_EPOCHS
-    """The epoch of the target with which the member got each partition of the two above."""
+    """The epoch of the target with which the member got each partition of both assignments."""
 
 
 class GroupEpoch(NamedTuple):
@@ -199,7 +199,7 @@ _NO_TAGS: Final = b"\0"
 
 
 def decode(key: bytes, value: bytes | None) -> ConsumerGroupRecord:
-    """The record of a key whose type is one of `KEY_TYPES`; StorageError if its bytes make no sense."""
+    """Decode a record whose key type is one of `KEY_TYPES`; StorageError if it is malformed."""
     try:
         return _decode(key, value)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
@@ -241,7 +241,7 @@ def _maybe(body: _Reader | None, read: Callable[[_Reader], T]) -> T | None:
 CONSUMER_DECODERS: Final[dict[int, Decoder]] = dict.fromkeys(KEY_TYPES, decode)
 
 
-# --- the values, each beside its reverse ---
+# --- values: encoder and decoder side by side ---
 
 
 def _encode_group(value: GroupEpoch) -> bytes:
@@ -270,7 +270,7 @@ def _encode_member(value: MemberMetadata) -> bytes:
     tags = _NO_TAGS
     if value.classic is not None:
         protocols = _array((_string(name) + compact(data) + _NO_TAGS) for name, data in value.classic.protocols)
-        # A nullable struct opens with a byte that says it is there.
+        # A nullable struct begins with a byte that marks it as present.
         body = b"\x01" + struct.pack(">i", value.classic.session_timeout_ms) + protocols + _NO_TAGS
         tags = _tags((0, body))
     return b"".join(
@@ -293,14 +293,14 @@ def _decode_member(body: _Reader) -> MemberMetadata:
     instance_id, rack_id = body.nullable_string(), body.nullable_string()
     client_id, client_host = body.string(), body.string()
     topic_names = body.array(body.string)
-    topic_regex = body.nullable_string() or None  # Kafka writes an empty one for none
+    topic_regex = body.nullable_string() or None  # Kafka writes an empty string for none
     rebalance_timeout_ms = body.int32()
     server_assignor = body.nullable_string()
     classic = None
     tagged = body.tagged()
     if 0 in tagged:
         inner = _Reader(tagged[0])
-        if inner.int8() > 0:  # Kafka writes a null struct too: one byte
+        if inner.int8() > 0:  # Kafka also writes a null struct, as one byte
             classic = ClassicProtocols(inner.int32(), inner.array(inner.protocol))
     return MemberMetadata(
         instance_id,
@@ -328,7 +328,7 @@ def _decode_current(body: _Reader) -> MemberAssignment:
     state = MemberState(number) if number in known else MemberState.UNKNOWN
     since: dict[bytes, dict[int, int]] = {}
     assigned, pending = _decode_assignment(body, since), _decode_assignment(body, since)
-    # Kafka before 4.3 wrote no epochs of partitions, and takes the member's own then.
+    # Kafka before 4.3 wrote no epochs of partitions; the member's epoch counts then.
     complete = epochs_of(since, max(epoch, 0), assigned, pending)
     return MemberAssignment(epoch, previous_epoch, state, assigned, pending, complete)
 
@@ -353,7 +353,7 @@ def _encode_assignment(value: Assignment, since: Epochs = NO_EPOCHS) -> bytes:
 
 
 def _decode_assignment(body: _Reader, since: dict[bytes, dict[int, int]] | None = None) -> Assignment:
-    """Into `since` goes what is said of the epochs."""
+    """Decode an assignment. Partition epochs are added to `since`."""
     found: dict[bytes, frozenset[int]] = {}
     for topic_id, partitions, epochs in body.array(body.topic_partitions):
         found[topic_id] = frozenset(partitions)

@@ -1,7 +1,7 @@
-"""Consumer groups as a shard sees them: operations with tokens and outcomes, records, timers.
+"""Consumer groups of a shard: operations with tokens and outcomes, records, timers.
 
-Holds the consumer groups among the shard's groups and asks `consumer_protocol` what to do with
-one. The dictionary of groups is the shard's own, so a group id is either a classic group or a
+Serves the consumer groups among the shard's groups and leaves decisions to `consumer_protocol`.
+The dictionary of groups is the shard's, so a group id is either a classic group or a
 consumer group, never both.
 """
 
@@ -29,17 +29,18 @@ from penstock.core.group.consumer_records import (
     ConsumerGroupRecord,
     MemberAssignment,
 )
-from penstock.core.group.exchange import HeartbeatRequest, JoinRequest, LeaveReply, LeaveRequest, Outcome, Token
+from penstock.core.group.exchange import HeartbeatRequest, JoinRequest, LeaveReply, LeaveRequest
 from penstock.core.group.migration import Migration
 from penstock.core.group.records import GroupTombstone
 from penstock.core.group.story import Stories, StoryEvent, What
-from penstock.core.group.timers import Timers
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.exchange import Outcome, Token
+from penstock.core.shard.timers import Timers
+from penstock.core.shard.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 SettingsOf: TypeAlias = Callable[[str], ConsumerSettings]
-"""By group id: groups have settings of their own."""
+"""By group id, because groups have their own settings."""
 
 
 class ConsumerGroups:
@@ -65,8 +66,8 @@ class ConsumerGroups:
         group = self._groups.get(record.group)
         if not isinstance(group, ConsumerGroup):
             if record.value is None:
-                return  # compaction left the tombstone of something that is long gone
-            # Committed offsets alone make a classic group without a protocol, which gives way.
+                return  # compaction left a tombstone without its record
+            # Committed offsets alone make a classic group without a protocol, which is replaced.
             group = self._groups[record.group] = ConsumerGroup(record.group)
         group.replay(record)
         if isinstance(record, ConsumerGroupMetadata) and record.value is None:
@@ -113,7 +114,7 @@ class ConsumerGroups:
     def _group_to_join(
         self, request: ConsumerHeartbeatRequest, settings: ConsumerSettings, now_ms: int, out: Outcome
     ) -> tuple[ConsumerGroup, Callable[[], None]]:
-        """The group, and what else is to be done if the member may join it."""
+        """Return the group to join, and the action to take once the member may join it."""
         group_id = request.group_id
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -121,16 +122,16 @@ class ConsumerGroups:
         if request.member_epoch != 0:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         if group is None:
-            # `replay` keeps it, once its records are in the log.
+            # `replay` adds the group once its records are in the log.
             return ConsumerGroup(group_id), _nothing
         if group.is_empty:
-            # Nobody is there to migrate, so no policy and no protocol stands in the way.
+            # No member has to migrate, so no migration policy applies.
             out.records.append(GroupTombstone(group_id))
             return ConsumerGroup(group_id), _nothing
         upgraded = self.migration.upgrade(group, settings, now_ms, out)
         return upgraded, partial(self.migration.upgraded, group, upgraded, settings, now_ms, out)
 
-    # --- members that speak the classic protocol ---
+    # --- members with the classic protocol ---
 
     def join(self, group: ConsumerGroup, request: JoinRequest, token: Token, now_ms: int, out: Outcome) -> None:
         settings = self._settings_of(group.group_id)
@@ -153,9 +154,9 @@ class ConsumerGroups:
     # --- shared ---
 
     def remove(self, group: ConsumerGroup, gone: Gone, now_ms: int, out: Outcome) -> None:
-        """Members left or are given up. When all that stay speak the classic protocol, so does the group again."""
+        """Remove members. If all remaining members use the classic protocol, the group moves back to it."""
         settings = self._settings_of(group.group_id)
-        out.reload_if_lost = True  # their timers are gone
+        out.reload_if_lost = True  # the members' timers are gone
         if self.migration.may_downgrade(group, gone, settings):
             self.migration.downgrade(group, gone, settings, now_ms, out)
         else:
@@ -201,7 +202,7 @@ class ConsumerGroups:
         return out
 
     def expire(self, kind: str, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
-        """A timer ran out."""
+        """A timer has expired."""
         group_id, member_id = whose
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -211,7 +212,7 @@ class ConsumerGroups:
 
 
 def _held(current: MemberAssignment) -> Assignment:
-    """What the member may still read: also what it has been asked to give up."""
+    """The partitions that the member may still read, including those it must revoke."""
     held = dict(current.assigned)
     for topic_id, partitions in current.pending_revocation.items():
         held[topic_id] = held.get(topic_id, frozenset()) | partitions

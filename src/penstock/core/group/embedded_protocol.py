@@ -1,11 +1,11 @@
-"""What consumers of the classic protocol put into JoinGroup and SyncGroup: subscription and assignment.
+"""Data of classic consumers in JoinGroup and SyncGroup: subscription and assignment.
 
     subscription  version int16 | topics [string] | user data bytes | from 1: owned [topic, [int32]]
                   | from 2: generation int32 | from 3: rack string
     assignment    version int16 | [topic, [int32]] | user data bytes
 
-Strings and bytes may be null; a newer version only appends. A coordinator reads them when a group
-moves between the two protocols, and otherwise leaves them alone.
+Strings and bytes may be null; newer versions only append. A coordinator reads the data only when
+a group moves between the two protocols.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from struct import Struct, error
 from typing import NamedTuple, TypeAlias
 
-from penstock.core.group.records import Fields, string
+from penstock.core.shard.records import Fields, string
 from penstock.model.errors import ApiError, ErrorCode
 
 _INT16 = Struct(">h")
@@ -32,7 +32,7 @@ class Subscription(NamedTuple):
 
 
 def read_subscription(metadata: bytes) -> Subscription:
-    """INCONSISTENT_GROUP_PROTOCOL if it is not one."""
+    """Parse a subscription; INCONSISTENT_GROUP_PROTOCOL if malformed."""
     try:
         fields, version = _open(metadata)
         topics = tuple(fields.string() for _ in range(fields.int32()))
@@ -47,7 +47,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes) -> tuple[Partitions, bool]:
-    """Partitions, and whether there is more that only its assignor knows; INCONSISTENT_GROUP_PROTOCOL if not one."""
+    """Return the partitions and whether there is user data; INCONSISTENT_GROUP_PROTOCOL if malformed."""
     if not data:
         return {}, False
     try:
@@ -81,7 +81,7 @@ def _read_partitions(fields: Fields) -> Partitions:
 
 
 def _skip_user_data(fields: Fields) -> bool:
-    """Whether there was any."""
+    """Return whether there was user data."""
     size = fields.int32()
     if size > 0:
         fields.skip(size)

@@ -1,43 +1,22 @@
-"""What a shard is asked and what it answers: values without versions, bytes or connections.
+"""Requests and replies of a shard: values without versions, bytes or connections.
 
-An operation is `shard.<op>(request, token, now_ms) -> Outcome`. The token is the caller's
-name for whoever waits; each token is answered exactly once, perhaps by a later operation
+An operation is `shard.<op>(request, token, now_ms) -> Outcome`. The token identifies the
+caller's pending request. Each token is answered exactly once, perhaps by a later operation
 or tick (a parked join or sync).
-
-Durability order: `replies` may leave only when `records` are committed, and so may every
-later reply of the shard. Without records they leave as soon as what was appended before is.
+Durability order: `replies`, and every later reply of the shard, may leave only after
+`records` are committed. Without records, they may leave once all earlier appends are committed.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from penstock.core.group.records import CoordinatorRecord
+from penstock.core.shard.exchange import Producer
 from penstock.model.errors import ErrorCode
 
-Token: TypeAlias = int
 Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
 """(name, metadata) in the member's order of preference."""
-
-
-class Outcome:
-    """Intentions: what to append, whom to answer once that is committed, what to log."""
-
-    __slots__ = ("idle_notices", "is_continued", "notices", "records", "reload_if_lost", "replies")
-
-    def __init__(self) -> None:
-        self.records: list[CoordinatorRecord] = []
-        self.replies: list[tuple[Token, Reply]] = []
-        self.notices: list[str] = []
-        self.idle_notices: list[str] = []
-        """Of groups that have nothing to read."""
-        self.reload_if_lost = False
-        """Soft state moved together with the records: if they cannot be appended, load the shard anew."""
-        self.is_continued = False
-        """More is to be done as soon as the records are replayed, before anybody asks again: tick then."""
-
-    def reply(self, token: Token, reply: Reply) -> None:
-        self.replies.append((token, reply))
 
 
 class JoinRequest(NamedTuple):
@@ -51,7 +30,7 @@ class JoinRequest(NamedTuple):
     protocol_type: str
     protocols: Protocols
     new_member_id: str
-    """Used when the member has none yet: chance is an argument."""
+    """Used if the member has no id yet. Randomness is an argument."""
     reason: str = ""
     requires_known_member_id: bool = True
     can_skip_assignment: bool = True
@@ -97,7 +76,7 @@ class HeartbeatRequest(NamedTuple):
     instance_id: str | None
     generation: int
     may_wait: bool = False
-    """The answer may be held back, so that the member hears of a rebalance when it begins."""
+    """The reply may be delayed, so that the member learns of a rebalance as soon as it begins."""
 
 
 class HeartbeatReply(NamedTuple):
@@ -117,7 +96,7 @@ class LeaveRequest(NamedTuple):
 
 class LeaveReply(NamedTuple):
     errors: tuple[ErrorCode, ...]
-    """One a member of the request, in its order."""
+    """One per member of the request, in its order."""
     error: ErrorCode = ErrorCode.NONE
 
 
@@ -134,17 +113,31 @@ class CommitRequest(NamedTuple):
     member_id: str
     instance_id: str | None
     generation: int
-    """Or the member epoch of a KIP-848 member; below 0 for those who are no members."""
+    """Or the member epoch of a KIP-848 member; below 0 for consumers that are not members."""
     offsets: tuple[OffsetToCommit, ...]
     retention_time_ms: int = -1
     knows_group_not_found: bool = True
-    """The version has GROUP_ID_NOT_FOUND; older ones are told ILLEGAL_GENERATION."""
+    """The version knows GROUP_ID_NOT_FOUND; older versions get ILLEGAL_GENERATION."""
+
+
+class TransactionalCommitRequest(NamedTuple):
+    """`commit`: of a consumer whose offsets a producer commits in its transaction.
+
+    Requests before version 3 say nothing of its membership.
+    """
+
+    commit: CommitRequest
+    producer: Producer
+
+
+class EndTransactionReply(NamedTuple):
+    """The marker is written and committed."""
 
 
 class CommitReply(NamedTuple):
     error: ErrorCode
     errors: tuple[ErrorCode, ...] = ()
-    """One an offset of the request, in its order, unless `error` holds for all."""
+    """One per offset of the request, in its order, unless `error` applies to all."""
 
 
 class Committed(NamedTuple):
@@ -154,17 +147,23 @@ class Committed(NamedTuple):
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1
     topic_id: bytes = b""
-    """Of the topic it was committed for; empty where that was not stored."""
+    """Id of the topic at the time of the commit; empty if it was not stored."""
 
     def is_of(self, topic_id: bytes) -> bool:
-        """False for an earlier topic of the same name."""
+        """False if the offset belongs to an earlier topic of the same name."""
         return not topic_id or not self.topic_id or topic_id == self.topic_id
+
+
+class Unstable(Enum):
+    """An open transaction has committed another offset for this partition, and the reader waits for its end."""
+
+    OFFSET = "unstable"
 
 
 class FetchOffsetsRequest(NamedTuple):
     group_id: str
     topics: dict[str, tuple[int, ...]] | None
-    """None asks for all."""
+    """None requests all."""
     member_id: str | None = None
     member_epoch: int = -1
     require_stable: bool = False
@@ -172,7 +171,8 @@ class FetchOffsetsRequest(NamedTuple):
 
 class FetchOffsetsReply(NamedTuple):
     error: ErrorCode
-    topics: dict[str, dict[int, Committed | None]]
+    topics: dict[str, dict[int, Committed | Unstable | None]]
+    """None: nothing was committed."""
 
 
 class DeleteOffsetsRequest(NamedTuple):
@@ -219,4 +219,4 @@ class DescribeGroupReply(NamedTuple):
 
 
 Reply: TypeAlias = object
-"""Any of the above; who sent the request knows which."""
+"""Any of the above; the sender of the request knows which."""

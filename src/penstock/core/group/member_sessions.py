@@ -1,15 +1,16 @@
-"""Members of classic groups one by one: the session of each, and the requests that it has parked.
+"""The sessions and parked requests of single members of classic groups.
 
-A member has at most one join, one sync and one heartbeat parked. Its session is a deadline that every sign of life
-moves further out. Must not know: generations and phases (`rebalance`), which requests are allowed (`classic_protocol`).
-Invariant: a parked request is answered exactly once; when its member goes, it is answered first.
+A member has at most one parked join, sync and heartbeat. Its session is a deadline that every sign of life
+extends. Must not know: generations and phases (`rebalance`), which requests are allowed (`classic_protocol`).
+Invariant: a parked request is answered exactly once, before its member is removed.
 """
 
 from __future__ import annotations
 
 from penstock.core.group.classic import ClassicGroup, ClassicMember
-from penstock.core.group.exchange import HeartbeatReply, JoinReply, Outcome, SyncReply, Token
-from penstock.core.group.timers import TimerKey, Timers
+from penstock.core.group.exchange import HeartbeatReply, JoinReply, SyncReply
+from penstock.core.shard.exchange import Outcome, Token
+from penstock.core.shard.timers import TimerKey, Timers
 from penstock.model.errors import ErrorCode
 
 
@@ -23,14 +24,14 @@ class MemberSessions:
         self.expect(group, member.member_id, now_ms + member.session_timeout_ms)
 
     def expect(self, group: ClassicGroup, member_id: str, deadline_ms: int) -> None:
-        """A sign of life by then; also of somebody who has only been given an id."""
+        """Expect a sign of life by the deadline, also from a pending member."""
         self._timers.set(_session_key(group, member_id), deadline_ms)
 
     def end(self, group: ClassicGroup, member_id: str) -> None:
         self._timers.cancel(_session_key(group, member_id))
 
     def remove(self, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
-        """From its group, too."""
+        """End the session and remove the member from its group."""
         self.release(group, member, ErrorCode.UNKNOWN_MEMBER_ID, out)
         self.end(group, member.member_id)
         group.remove(member.member_id)
@@ -46,7 +47,7 @@ class MemberSessions:
     def park_join(self, group: ClassicGroup, member: ClassicMember, token: Token, out: Outcome) -> None:
         older = group.park_join(member, token)
         if older is not None:
-            # The member asked again, so nobody waits for that answer any more.
+            # The member has sent its request again, so no client waits for this reply.
             out.reply(older, JoinReply(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
 
     def park_sync(self, member: ClassicMember, token: Token, out: Outcome) -> None:
@@ -72,7 +73,7 @@ class MemberSessions:
             out.reply(token, HeartbeatReply(code))
 
     def release(self, group: ClassicGroup, member: ClassicMember, code: ErrorCode, out: Outcome) -> None:
-        """Nothing more will come for what it has parked."""
+        """Answer everything the member has parked with `code`."""
         self.answer_heartbeat(member, code, out)
         token = group.release_join(member)
         if token is not None:

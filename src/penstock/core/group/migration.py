@@ -1,16 +1,16 @@
-"""Between the two protocols, while the members go on reading.
+"""Migration between the two group protocols, while the members go on reading.
 
-A consumer that joins a classic group with the new protocol turns it into a consumer group, the others
-stay in it as they are: JoinGroup, SyncGroup and Heartbeat of a consumer group's member are answered here,
-its generation being its member epoch. When only such members are left, the group turns back.
+A consumer that joins a classic group with the new protocol turns it into a consumer group. The other
+members stay as they are: this module answers JoinGroup, SyncGroup and Heartbeat of classic members in a
+consumer group, with the member epoch as generation. When only classic members are left, the group turns back.
 
-    consumer group says              a classic member is told
-    it is behind the target,         REBALANCE_IN_PROGRESS: join again, with what you own
-    or a new target is due
-    it must give something up        a smaller assignment, then REBALANCE_IN_PROGRESS
-    what it waits for is free now    REBALANCE_IN_PROGRESS
+    state of the member              reply to a classic member
+    behind the target, or a new      REBALANCE_IN_PROGRESS: rejoin with your owned partitions
+    target is due
+    must revoke partitions           a smaller assignment, then REBALANCE_IN_PROGRESS
+    a partition it waits for is free REBALANCE_IN_PROGRESS
 
-Both turns are a list of records that erases the one group and writes the other, appended together.
+Both conversions are a list of records, appended together, that erase one group and write the other.
 """
 
 from __future__ import annotations
@@ -54,21 +54,20 @@ from penstock.core.group.exchange import (
     JoinReply,
     JoinRequest,
     LeaveRequest,
-    Outcome,
     SyncReply,
     SyncRequest,
-    Token,
 )
 from penstock.core.group.records import GroupTombstone
 from penstock.core.group.story import Stories, StoryEvent, What
-from penstock.core.group.timers import Timers
+from penstock.core.shard.exchange import Outcome, Token
+from penstock.core.shard.timers import Timers
 from penstock.model.errors import ApiError, ErrorCode
 
 CONSUMER: Final = "consumer"
 STOCK_ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
-"""What they put beside an assignment may be lost. Kafka refuses that too, and with it librdkafka's stickiness."""
+"""Assignors whose user data may be lost. Kafka refuses all user data, and with it librdkafka's sticky assignor."""
 DOWNGRADED: Final = "downgraded"
-"""Timer: the classic group that a consumer group became is there; followed by REBALANCES if it shall rebalance."""
+"""Timer: the classic group after a downgrade exists now; REBALANCES follows if it must rebalance."""
 REBALANCES: Final = "rebalances"
 
 
@@ -82,12 +81,12 @@ class Migration:
         self._timers = timers
         self._stories = stories
 
-    # --- the group turns ---
+    # --- conversion ---
 
     def upgrade(self, group: ClassicGroup, settings: ConsumerSettings, now_ms: int, out: Outcome) -> ConsumerGroup:
-        """The same members with the same partitions. GROUP_ID_NOT_FOUND, as Kafka says it, if that cannot be.
+        """Convert to a group with the same members and partitions; GROUP_ID_NOT_FOUND, as in Kafka, if impossible.
 
-        Only records: the classic group goes on undisturbed until `upgraded`, should whoever joins be refused.
+        Makes only records: the classic group continues until `upgraded`, in case the joining member is refused.
         """
         group_id = group.group_id
         problem = None
@@ -114,7 +113,7 @@ class Migration:
     def upgraded(
         self, before: ClassicGroup, after: ConsumerGroup, settings: ConsumerSettings, now_ms: int, out: Outcome
     ) -> None:
-        """It is decided: whoever waits in the classic group joins again, and the sessions go on here."""
+        """After the upgrade, waiting members of the classic group rejoin, and the new group takes over the sessions."""
         self._classic.interrupt(before, out)
         self._protocol.loaded(after, settings, now_ms)
         self._stories.tell(before.group_id, StoryEvent(now_ms, after.epoch, What.UPGRADED))
@@ -169,7 +168,7 @@ class Migration:
         *,
         rebalances: bool = True,
     ) -> None:
-        """A classic group of those who stay, at the group's epoch as its generation."""
+        """Convert to a classic group of the remaining members, with the group's epoch as generation."""
         draft = self._protocol.draft(group, settings, now_ms)
         self._protocol.tell_gone(draft, gone)
         self._protocol.forget(group)
@@ -199,7 +198,7 @@ class Migration:
         self._timers.set((DOWNGRADED, group.group_id, REBALANCES if rebalances else ""), now_ms)
         out.is_continued = True
 
-    # --- members that speak the classic protocol ---
+    # --- members with the classic protocol ---
 
     def join(
         self,
@@ -210,7 +209,7 @@ class Migration:
         now_ms: int,
         out: Outcome,
     ) -> None:
-        """Answered at once with the member's own epoch: nobody waits for the others here."""
+        """Answered at once with the member's own epoch, because no member waits for the others."""
         subscription = self._check_join(group, request, settings)
         if not request.member_id and request.instance_id is None and request.requires_known_member_id:
             out.reply(token, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id))
@@ -250,9 +249,9 @@ class Migration:
         token: Token,
         out: Outcome,
     ) -> None:
-        """The last member of the new protocol came back with the old one. If everybody has reached the target, the
-        classic group is stable and the member syncs for what it had. Kafka asks only whether the target is up to date:
-        then a partition that is about to be given up could have two readers."""
+        """The last member with the new protocol rejoined with the classic one. If all members have reached the target,
+        the classic group is stable and the member gets its assignment by SyncGroup. Kafka requires only that the target
+        is up to date, so a partition about to be revoked could have two readers."""
         group = draft.group
         if group.epoch == group.assignment_epoch:
             draft.step(member_id, self._by_id(subscription.owned), False)
@@ -318,9 +317,8 @@ class Migration:
         out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
     def _should_rejoin(self, group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_ms: int) -> bool:
-        """Not for the sake of a target that may not be made yet: the member would join again and again until then.
-
-        Kafka leaves the next target to others, and a group of classic members alone would wait for ever."""
+        """A target that may not be computed yet is no reason: the member would rejoin again and again until then.
+        Kafka leaves the next target to other members, so a group of only classic members would wait forever."""
         current = group.assignment_of(member_id)
         if current.state is MemberState.UNREVOKED_PARTITIONS or current.epoch < group.assignment_epoch:
             return True
@@ -329,7 +327,7 @@ class Migration:
         return current.state is MemberState.UNRELEASED_PARTITIONS and not _still_waits(group, member_id)
 
     def leaving(self, group: ConsumerGroup, request: LeaveRequest) -> tuple[Gone, tuple[ErrorCode, ...]]:
-        """Who goes, and what each is told."""
+        """Return the members to remove, and the error code for each."""
         gone: Gone = {}
         errors: list[ErrorCode] = []
         for leaving in request.members:
@@ -395,7 +393,7 @@ def _classic_metadata(request: JoinRequest, subscription: Subscription) -> Membe
 
 
 def _has_common_protocol(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """One that every member of the classic protocol speaks: the group may turn back to it."""
+    """Whether one protocol is supported by every classic member, so that the group can turn back."""
     common = {name for name, _ in request.protocols}
     for member_id, member in group.members.items():
         if member.classic is not None and member_id != request.member_id:

@@ -1,11 +1,11 @@
-"""What people are told of classic groups: events of the story, and one line of the log a rebalance."""
+"""Reports about classic groups for people: events of the story, and one log line per rebalance."""
 
 from __future__ import annotations
 
 from penstock.core.group.classic import ClassicGroup
 from penstock.core.group.embedded_protocol import read_assignment
-from penstock.core.group.exchange import Outcome
 from penstock.core.group.story import WHY_CHARACTERS, Holding, Stories, StoryEvent, What, holding, many, shares_of
+from penstock.core.shard.exchange import Outcome
 from penstock.model.errors import ApiError
 
 
@@ -23,18 +23,18 @@ class Narrator:
         *,
         is_reason: bool = True,
     ) -> None:
-        """Something happened to a member, by which the next rebalance is explained if it `is_reason`."""
+        """Record an event of a member. If `is_reason`, it explains the next rebalance."""
         self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, what, member, why))
         if is_reason:
             group.reasons.add(f"{member} {what.value}" + (f" ({why[:WHY_CHARACTERS]})" if why else ""))
 
     def empty(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """Nobody is left."""
+        """The last member is gone."""
         self._stories.tell(group.group_id, StoryEvent(now_ms, group.generation, What.EMPTY))
         out.notices.append(f"group {group.group_id} is empty at generation {group.generation + 1}{_why(group)}")
 
     def assigned(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
-        """A rebalance is complete: who got how much, and why there was one."""
+        """A rebalance is complete: log the shares of the members and the reasons."""
         held = _holdings(group, assignments)
         counts = tuple((label, sum(len(partitions) for _, partitions in one)) for label, one in held.items())
         name, holdings = group.protocol_name or "", tuple(held.values())
@@ -48,7 +48,7 @@ class Narrator:
 
 
 def _holdings(group: ClassicGroup, assignments: dict[str, bytes]) -> dict[str, Holding]:
-    """By member, where the assignment is one that can be read."""
+    """Holdings by member, where the assignment can be read."""
     held: dict[str, Holding] = {}
     if group.uses_consumer_protocol:
         for member in group.members.values():

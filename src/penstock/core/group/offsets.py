@@ -1,11 +1,12 @@
-"""Committed offsets of the groups of one shard: changed by `replay_*` only.
+"""Committed offsets of the groups of one shard, changed only by `replay_*`.
 
-Kafka's rules of retention: a commit with a retention time of its own expires then. Otherwise
-an offset outlives by `offsets.retention.minutes`
-- the moment its group became empty, where the group has a protocol;
+Retention follows Kafka. A commit with its own retention time expires after that time. Otherwise
+an offset is kept for `offsets.retention.minutes` after
+
+- its group became empty, if the group has a protocol;
 - its commit, for a topic that a stable consumer group no longer subscribes to;
 - its commit, for a topic that no member of a KIP-848 group subscribes to;
-- its commit, where there never were members (a consumer that assigns partitions itself).
+- its commit, if the group never had members (a consumer that assigns partitions itself).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Offsets:
     # -- removal, decided -------------------------------------------------------------------
 
     def tombstones(self, group_id: str) -> list[OffsetTombstone]:
-        """For everything the group has."""
+        """Tombstones for all offsets of the group."""
         return [
             OffsetTombstone(group_id, topic, partition)
             for topic, partitions in self.of_group(group_id).items()
@@ -55,7 +56,7 @@ class Offsets:
     def expired(
         self, group: ClassicGroup | ConsumerGroup, wall_ms: int, retention_ms: int
     ) -> tuple[list[OffsetTombstone], bool]:
-        """Tombstones for what has expired, and whether that is all there was."""
+        """Return tombstones for the expired offsets, and whether they are all of the group's offsets."""
         by_topic = self.of_group(group.group_id)
         if not by_topic:
             return [], True

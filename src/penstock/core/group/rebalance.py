@@ -1,31 +1,31 @@
-"""A rebalance of a classic group, phase by phase, and what happens when members do not come.
+"""The phases of a rebalance of a classic group, and their timeouts.
 
-Join: every member asks for the next generation and waits; it ends when all have asked and the
-coming and going is over, or at the longest rebalance timeout, without those who have not. Sync:
-the leader hands in the assignment, which is stored, and every member gets its part.
-
-All of it is soft state but what `GroupMetadata` stores: a stable group, or that it is empty.
-Must not know: requests and their checks (`classic_protocol`), how sessions are kept
-(`member_sessions`), the log, how deadlines are waited for.
+Join phase: every member sends JoinGroup and waits. The phase ends when all members have joined and
+no more members come or go, or after the longest rebalance timeout without the missing members. Sync
+phase: the leader sends the assignment, which is stored, and every member gets its part.
+All of this is soft state, except what `GroupMetadata` stores: a stable group, or an empty one.
+Must not know: requests and their checks (`classic_protocol`), sessions (`member_sessions`), the log,
+how deadlines are awaited.
 """
 
 from __future__ import annotations
 
 from penstock.core.group.classic import ClassicGroup, ClassicMember
-from penstock.core.group.exchange import JoinReply, Outcome, SyncReply
+from penstock.core.group.exchange import JoinReply, SyncReply
 from penstock.core.group.member_sessions import MemberSessions
 from penstock.core.group.narration import Narrator
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Act, Move, State
 from penstock.core.group.story import What
-from penstock.core.group.timers import TimerKey, Timers
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.exchange import Outcome
+from penstock.core.shard.timers import TimerKey, Timers
+from penstock.core.shard.wall_clock import WallClock
 from penstock.model.errors import ErrorCode
 
-SETTLING_LIMIT = 4  # times the quiet that is waited for
-ALONE_SHARE = 0.4  # of that quiet is enough for somebody who comes to an empty group and stays alone
-LOOK_AGAIN_MS = 1_000  # at least, for static members of whom none has come: their timeout may be nothing
-GONE_SHARE = 0.4  # and after somebody left: who leaves together does so within a few network round trips
+SETTLING_LIMIT = 4  # multiple of the quiet time, at most
+ALONE_SHARE = 0.4  # share of the quiet time for a single member in an empty group
+LOOK_AGAIN_MS = 1_000  # minimum wait for static members that have not joined: their timeout may be 0
+GONE_SHARE = 0.4  # share of the quiet time after a leave: members that stop together leave within a few round trips
 
 
 class Rebalance:
@@ -41,20 +41,20 @@ class Rebalance:
     # -- join phase ---------------------------------------------------------------------
 
     def go_on(self, group: ClassicGroup, act: Act, now_ms: int, out: Outcome) -> None:
-        """As the table says: begin a rebalance, or look whether the one under way can end its join phase."""
+        """Start a rebalance, or check whether the current one can end its join phase."""
         if act is Act.REBALANCE:
             self.prepare(group, now_ms, out)
         elif act in (Act.PARK, Act.CHECK):
             self.complete_if_all_joined(group, now_ms, out)
 
     def complete_if_all_joined(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        # An initial rebalance waits for its delay, in case more members come.
+        # An initial rebalance waits for its delay, in case more members join.
         if not group.is_initial and group.all_joined:
             self._complete_when_quiet(group, now_ms, out)
 
     def _complete_when_quiet(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """Everybody is there. Members seldom come or go alone, and a rebalance too many costs them
-        seconds: they hear of the next one from a heartbeat that they have just sent."""
+        """All members have joined. Members seldom come or go alone, and an unnecessary rebalance costs them
+        seconds: they learn of the next one only from their next heartbeat."""
         settle_ms = self.settings.settle_ms
         is_alone = group.is_fresh and len(group.members) + len(group.pending) == 1
         quiet_ms = max(
@@ -99,11 +99,11 @@ class Rebalance:
             group.is_settling = False
             if group.is_fresh or group.all_joined:
                 self._complete_when_quiet(group, now_ms, out)
-            else:  # somebody has come meanwhile and not yet joined
+            else:  # a new member has not joined yet
                 self._timers.set(_join_key(group), group.prepared_ms + group.rebalance_timeout_ms)
             return
         if group.is_initial and group.has_newcomers and group.initial_remaining_ms > 0:
-            # Members still come: wait once more, at most the rebalance timeout in all.
+            # Members still come: wait once more, up to the rebalance timeout in total.
             group.has_newcomers = False
             waited_ms = group.initial_delay_ms
             group.initial_delay_ms = min(self.settings.initial_rebalance_delay_ms, group.initial_remaining_ms)
@@ -113,7 +113,7 @@ class Rebalance:
         self.complete_join(group, now_ms, out)
 
     def complete_join(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """The join phase ends: without those who did not come, unless they are static."""
+        """End the join phase without the missing members, unless they are static."""
         self._timers.cancel(_join_key(group))
         out.reload_if_lost = True
         absent = [
@@ -127,13 +127,13 @@ class Rebalance:
             self._narrator.empty(group, now_ms, out)
             return
         if not group.elect_leader():
-            # Only static members are left and none has come back: they have until their sessions end.
+            # Only static members are left and none has joined: wait until their sessions end.
             self._timers.set(_join_key(group), now_ms + max(group.rebalance_timeout_ms, LOOK_AGAIN_MS))
             return
         self._form(group, now_ms, out)
 
     def _form(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """A new generation: everybody is told, the leader with the list of members."""
+        """Start a new generation: answer all members, and send the leader the list of members."""
         group.generation += 1
         group.protocol_name = group.select_protocol()
         group.is_initial = False
@@ -151,7 +151,7 @@ class Rebalance:
     # -- sync phase ---------------------------------------------------------------------
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
-        """The leader's assignment: `replay` makes the group stable, the members hear when it is committed."""
+        """Store the leader's assignment. `replay` makes the group stable; the members are answered after the commit."""
         out.records.append(group.metadata_record(assignments, self._wall.at(now_ms)))
         out.reload_if_lost = True
         for member in group.members.values():
@@ -174,7 +174,7 @@ class Rebalance:
         self._timers.cancel(_sync_key(group))
 
     def sync_phase_over(self, group: ClassicGroup, now_ms: int, out: Outcome) -> None:
-        """Members that joined and never asked for their assignment are removed."""
+        """Remove members that joined and did not send SyncGroup."""
         if group.state not in (State.COMPLETING, State.STABLE) or not group.pending_sync:
             return
         for member_id in list(group.pending_sync):

@@ -1,21 +1,22 @@
-"""One member's way from what it has to what it is to have.
+"""The steps of one member from its current assignment to its target.
 
-A partition changes hands in three steps, and never has two owners:
-1. its owner is asked to revoke it (UNREVOKED_PARTITIONS) and keeps its epoch until it says that it did;
-2. the owner moves on to the epoch of the target; the partition is free;
-3. the next owner, who waited (UNRELEASED_PARTITIONS), gets it with its next heartbeat.
+A partition moves in three steps and never has two owners:
 
-    state                   with this fact                           goes to
-    STABLE                  epoch is the target's                    itself (less what it no longer subscribes to)
-    STABLE                  epoch is older                           next
-    UNREVOKED_PARTITIONS    still owns what it should revoke         itself (and more, if it subscribes to less)
+1. its owner is asked to revoke it (UNREVOKED_PARTITIONS) and keeps its epoch until it confirms;
+2. the owner moves to the epoch of the target; the partition is free;
+3. the next owner, which waited (UNRELEASED_PARTITIONS), gets it with its next heartbeat.
+
+    state                   fact                                     next state
+    STABLE                  has the target's epoch                   unchanged (without unsubscribed partitions)
+    STABLE                  has an older epoch                       next
+    UNREVOKED_PARTITIONS    still owns partitions to revoke          unchanged (more to revoke if unsubscribed)
     UNREVOKED_PARTITIONS    does not                                 next
     UNRELEASED_PARTITIONS   any                                      next
     UNKNOWN                 owns nothing                             next
-    UNKNOWN                 may own something                        FENCED_MEMBER_EPOCH
+    UNKNOWN                 may own partitions                       FENCED_MEMBER_EPOCH
 
-    next: UNREVOKED_PARTITIONS if there is something to revoke, else UNRELEASED_PARTITIONS if something of
-    the target has another owner, else STABLE. The last two have the epoch of the target.
+    next: UNREVOKED_PARTITIONS if there are partitions to revoke, else UNRELEASED_PARTITIONS if another member
+    owns part of the target, else STABLE. The last two have the epoch of the target.
 
 Pure: takes the member's state and facts, returns the member's new state.
 """
@@ -33,14 +34,14 @@ from penstock.model.errors import ApiError, ErrorCode
 class Facts(NamedTuple):
     target_epoch: int
     target: Assignment
-    subscribed: frozenset[bytes]  # ids of the topics that the member subscribes to
-    owned: Assignment | None  # what the member says it has; None if it did not say
+    subscribed: frozenset[bytes]  # ids of the subscribed topics
+    owned: Assignment | None  # partitions the member reports; None if not reported
     is_taken: Callable[[bytes, int], bool]  # by another member
     subscription_changed: bool = False
 
 
 def reconcile(member: MemberAssignment, facts: Facts) -> MemberAssignment:
-    """The same object if nothing changes."""
+    """Return the same object if nothing changes."""
     match member.state:
         case MemberState.STABLE if member.epoch == facts.target_epoch:
             return _drop_unsubscribed(member, facts) if facts.subscription_changed else member
@@ -94,7 +95,7 @@ def _next(member: MemberAssignment, facts: Facts) -> MemberAssignment:
 
 
 def _drop_unsubscribed(member: MemberAssignment, facts: Facts) -> MemberAssignment:
-    """Revoke at once what the member no longer subscribes to, without waiting for a new target."""
+    """Revoke unsubscribed partitions at once, without waiting for a new target."""
     dropped = {topic: held for topic, held in member.assigned.items() if topic not in facts.subscribed}
     if not dropped:
         return member
@@ -112,7 +113,7 @@ def _trimmed(member: MemberAssignment) -> MemberAssignment:
 
 
 def _owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Who does not say what it owns may own everything."""
+    """A member that does not report its partitions may own any."""
     if owned is None:
         return True
     return any(not held.isdisjoint(partitions.get(topic, frozenset())) for topic, held in owned.items())

@@ -1,28 +1,26 @@
-"""Records of `__consumer_offsets` in Kafka's own binary form, so that Kafka's tools read them.
+"""Records of `__consumer_offsets` in Kafka's binary format, so that Kafka's tools can read them.
 
-Key and value each begin with an int16; the key's says what the record is about:
+Key and value each begin with an int16. The key's int16 is the type of the record:
 
     key 1  group string | topic string | partition int32     a committed offset
     key 2  group string                                      a classic group
     (3 to 16: groups of the KIP-848 protocol, `consumer_records`)
 
-A null value deletes. Offsets are written as value version 4, with the id of their topic (3 where
-it is not known, 1 when the client gave them a retention time of their own), groups as version 3;
-every version Kafka ever wrote is read.
-Must not know: groups as they live in memory.
+A null value deletes. Offsets are written as value version 4 with the id of their topic (version 3 if
+the id is unknown, version 1 if the client set a retention time), groups as version 3. Every version
+that Kafka ever wrote can be read.
+Must not know: groups in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from struct import Struct, error
-from typing import Final, NamedTuple, Protocol
+from struct import Struct
+from typing import Final, NamedTuple
 
-from penstock.model.errors import StorageError
+from penstock.core.shard.records import Decoder, Fields, compact, nullable_string, string
 
 OFFSET_KEYS: Final = (0, 1)
 GROUP_KEY: Final = 2
-MAX_STRING_BYTES: Final = 32_767
 FIRST_FLEXIBLE: Final = 4  # value version of both kinds
 
 _INT16 = Struct(">h")
@@ -32,24 +30,7 @@ _OFFSET_HEAD = Struct(">hqi")  # version, offset, leader epoch
 _OFFSET_HEAD_V1 = Struct(">hq")
 _TOPIC_ID_TAG: Final = 0
 NO_TOPIC_ID: Final = bytes(16)
-_TOPIC_ID_FIELD: Final = b"\1\0\20"  # one tagged field: its tag, its size
-
-
-class CoordinatorRecord(Protocol):
-    """One change of one shard. What it changes is said in `replay`, nowhere else."""
-
-    @property
-    def group(self) -> str: ...
-
-    def encode_key(self) -> bytes: ...
-
-    def encode_value(self) -> bytes | None:
-        """None is a tombstone."""
-        ...
-
-
-Decoder = Callable[[bytes, bytes | None], CoordinatorRecord]
-"""(key, value), both with their version in front -> record."""
+_TOPIC_ID_FIELD: Final = b"\1\0\20"  # one tagged field: count, tag, size
 
 
 class OffsetCommit(NamedTuple):
@@ -61,7 +42,7 @@ class OffsetCommit(NamedTuple):
     metadata: str
     commit_timestamp_ms: int
     expire_timestamp_ms: int = -1  # -1: the broker's retention applies
-    topic_id: bytes = b""  # empty: not known
+    topic_id: bytes = b""  # empty: unknown
 
     def encode_key(self) -> bytes:
         return _offset_key(self.group, self.topic, self.partition)
@@ -69,7 +50,7 @@ class OffsetCommit(NamedTuple):
     def encode_value(self) -> bytes:
         metadata = string(self.metadata)
         if self.expire_timestamp_ms >= 0:
-            # Version 1 is the only one with room for it.
+            # Only version 1 has a field for it.
             times = _INT64.pack(self.commit_timestamp_ms) + _INT64.pack(self.expire_timestamp_ms)
             return _OFFSET_HEAD_V1.pack(1, self.offset) + metadata + times
         committed = _INT64.pack(self.commit_timestamp_ms)
@@ -91,6 +72,24 @@ class OffsetTombstone(NamedTuple):
         return None
 
 
+class TransactionalCommit(NamedTuple):
+    """An offset that counts when the transaction of its producer commits. In the log it is an `OffsetCommit` in a
+    transactional batch: the batch names the producer."""
+
+    producer_id: int
+    commit: OffsetCommit
+
+    @property
+    def group(self) -> str:
+        return self.commit.group
+
+    def encode_key(self) -> bytes:
+        return self.commit.encode_key()
+
+    def encode_value(self) -> bytes:
+        return self.commit.encode_value()
+
+
 class StoredMember(NamedTuple):
     member_id: str
     instance_id: str | None
@@ -98,12 +97,12 @@ class StoredMember(NamedTuple):
     client_host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    subscription: bytes  # its metadata of the chosen protocol
+    subscription: bytes  # metadata for the chosen protocol
     assignment: bytes
 
 
 class GroupMetadata(NamedTuple):
-    """A classic group as a rebalance left it: stable with its members, or empty."""
+    """A classic group after a rebalance: stable with its members, or empty."""
 
     group: str
     protocol_type: str
@@ -150,15 +149,6 @@ class GroupTombstone(NamedTuple):
 
     def encode_value(self) -> None:
         return None
-
-
-def decode(key: bytes, value: bytes | None, decoders: dict[int, Decoder]) -> CoordinatorRecord | None:
-    """The record, or None when its kind is in nobody's table: written by a newer broker, and left alone."""
-    try:
-        decoder = decoders.get(_INT16.unpack_from(key)[0])
-        return None if decoder is None else decoder(key, value)
-    except (error, IndexError, UnicodeDecodeError) as problem:
-        raise StorageError(f"a record of __consumer_offsets does not decode: {problem}; key {key!r}") from problem
 
 
 def decode_offset(key: bytes, value: bytes | None) -> OffsetCommit | OffsetTombstone:
@@ -233,96 +223,3 @@ def _offset_key(group: str, topic: str, partition: int) -> bytes:
 
 def _group_key(group: str) -> bytes:
     return b"\0\2" + string(group)
-
-
-def fits(*texts: str | None) -> bool:
-    """Whether these can be stored: the wire knows longer strings than the records."""
-    return all(
-        text is None or len(text) <= MAX_STRING_BYTES // 4 or len(text.encode()) <= MAX_STRING_BYTES for text in texts
-    )
-
-
-def string(text: str) -> bytes:
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
-def nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else string(text)
-
-
-def uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def compact(data: bytes) -> bytes:
-    """A string or bytes as flexible versions have them."""
-    return uvarint(len(data) + 1) + data
-
-
-class Fields:
-    """Reads one field after the other; IndexError or struct.error past the end."""
-
-    __slots__ = ("_at", "_data", "_flexible")
-
-    def __init__(self, data: bytes, at: int, *, flexible: bool = False) -> None:
-        self._data = data
-        self._at = at
-        self._flexible = flexible
-
-    def _number(self, form: Struct) -> int:
-        (value,) = form.unpack_from(self._data, self._at)
-        self._at += form.size
-        return int(value)
-
-    def int32(self) -> int:
-        return self._number(_INT32)
-
-    def int64(self) -> int:
-        return self._number(_INT64)
-
-    def length(self, form: Struct) -> int:
-        """Of a string, bytes or an array: -1 is null."""
-        if not self._flexible:
-            return self._number(form)
-        value = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value - 1
-            shift += 7
-
-    def _take(self, size: int) -> bytes:
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise IndexError(f"{size} bytes at {self._at} of {len(self._data)}")
-        data = self._data[self._at : end]
-        self._at = end
-        return data
-
-    def string(self) -> str:
-        return self._take(self.length(_INT16)).decode()
-
-    def nullable_string(self) -> str | None:
-        size = self.length(_INT16)
-        return None if size < 0 else self._take(size).decode()
-
-    def data(self) -> bytes:
-        return self._take(self.length(_INT32))
-
-    def skip(self, size: int) -> None:
-        self._take(size)
-
-    def tags(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a flexible version."""
-        if not self._flexible:
-            return {}
-        count = self.length(_INT32) + 1
-        return {self.length(_INT32) + 1: self._take(self.length(_INT32) + 1) for _ in range(count)}

@@ -1,4 +1,4 @@
-"""What the broker's configuration says to the group coordinator, as plain values."""
+"""Settings of the group coordinator, as plain values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class GroupSettings(NamedTuple):
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2_147_483_647
     new_member_join_timeout_ms: int = 300_000
-    """A new member that waits for its first generation is given up after this. Not a setting in Kafka either."""
+    """Time after which a new member that waits for its first generation is removed. Fixed in Kafka too."""
     settle_ms: int = 0
-    """A rebalance in which everybody has joined waits until nobody has come or gone for so long."""
+    """Once all members have joined, a rebalance waits until no member has come or gone for this long."""
     heartbeat_hold_ms: int = 3_000
-    """How long a heartbeat of a stable group waits for something to tell; 0 answers at once."""
+    """Maximum time a heartbeat of a stable group is parked; 0 answers at once."""
     offset_metadata_max_bytes: int = 4_096
     offsets_commit_timeout_ms: int = 5_000
-    """How long a reply waits for the replicas."""
+    """Maximum time a reply waits for the replicas."""
     offsets_retention_ms: int = 10_080 * 60_000
     offsets_retention_check_interval_ms: int = 600_000
 

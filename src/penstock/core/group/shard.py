@@ -1,16 +1,14 @@
 """One partition of `__consumer_offsets`: its groups, their offsets, their deadlines. Sans-IO.
 
-Decide, then replay: an operation looks at the state and returns an `Outcome`; the caller
-appends its records, hands each to `replay`, and answers when they are committed. Hard state
-(offsets, stored groups) changes in `replay` only, the code that also runs at load. Soft state
-is what Kafka too keeps in memory only: a rebalance in progress, pending members, parked
-requests, deadlines, stories; a crash forgets it and the members join again.
-
+Decide, then replay: an operation reads the state and returns an `Outcome`. The caller appends
+its records, passes each to `replay`, and sends the replies when the records are committed. Hard
+state (offsets, stored groups) changes only in `replay`, which also runs at load. Soft state is
+the state that Kafka too keeps only in memory: a rebalance in progress, pending members, parked
+requests, deadlines, stories. After a crash it is lost and the members rejoin.
 Must not know: partitions, flushes, connections, versions of the wire, clocks. Time (see
-`wall_clock`), and the ids that new members get, are arguments.
-
+`wall_clock`) and the ids of new members are arguments.
 Invariants: every token is answered exactly once; the caller replays the records of an outcome
-before it asks the next question.
+before it calls the next operation.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from penstock.core.group.exchange import (
     DeleteOffsetsReply,
     DeleteOffsetsRequest,
     DescribeGroupReply,
+    EndTransactionReply,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     HeartbeatReply,
@@ -43,33 +42,33 @@ from penstock.core.group.exchange import (
     LeaveRequest,
     ListedGroup,
     ListGroupsReply,
-    Outcome,
     SyncReply,
     SyncRequest,
-    Token,
+    TransactionalCommitRequest,
+    Unstable,
 )
 from penstock.core.group.member_sessions import MemberSessions
 from penstock.core.group.migration import DOWNGRADED
 from penstock.core.group.narration import Narrator
 from penstock.core.group.offsets import Offsets
+from penstock.core.group.pending_offsets import PendingOffsets, Place
 from penstock.core.group.rebalance import Rebalance
 from penstock.core.group.records import (
     CLASSIC_DECODERS,
-    CoordinatorRecord,
-    Decoder,
     GroupMetadata,
     GroupTombstone,
     OffsetCommit,
     OffsetTombstone,
-    decode,
-    fits,
+    TransactionalCommit,
 )
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.states import Move, Request, State
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.core.group.sweep import PIECE, PIECE_RECORDS, Sweep, Sweeps, TopicExists
-from penstock.core.group.timers import Timers
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.exchange import Marker, Outcome, Token
+from penstock.core.shard.records import CoordinatorRecord, Decoder, decode, fits
+from penstock.core.shard.timers import Timers
+from penstock.core.shard.wall_clock import WallClock
 from penstock.model.errors import ApiError, ErrorCode
 
 EXPIRE = "expire offsets"
@@ -90,6 +89,7 @@ class GroupShard:
         self._topics = topics or NoTopics()
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self.pending = PendingOffsets()
         self._sweeps = Sweeps()
         self.timers = Timers()
         self.wall = WallClock()
@@ -103,24 +103,40 @@ class GroupShard:
         )
 
     def configure(self, settings: GroupSettings) -> None:
-        """Settings changed at run time; deadlines that are set stay."""
+        """Settings changed at run time; running deadlines stay."""
         self.settings = self.classic.settings = self._rebalance.settings = settings
 
     # -- the log ------------------------------------------------------------------------
 
     def decode(self, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-        return decode(key, value, self.decoders)
+        return decode("__consumer_offsets", key, value, self.decoders)
+
+    def decode_pending(self, producer_id: int, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
+        """Of a transaction that is still open: only commits are written in one."""
+        record = self.decode(key, value)
+        return TransactionalCommit(producer_id, record) if isinstance(record, OffsetCommit) else None
+
+    def __len__(self) -> int:
+        return len(self.groups)
 
     def replay(self, record: CoordinatorRecord) -> None:
-        """The only writer of hard state: for a fresh decision and at load."""
+        """The only writer of hard state, after a decision and at load."""
         match record:
             case OffsetCommit():
-                # Offsets of somebody who never joined make a group too: without members or protocol.
+                # Offsets of a consumer that never joined also make a group, without members or protocol.
                 if record.group not in self.groups:
                     self.groups[record.group] = ClassicGroup(record.group)
                 self.offsets.replay_commit(record)
+                if self.pending:
+                    self.pending.supersede(record[:3])
             case OffsetTombstone():
                 self.offsets.replay_tombstone(record)
+                if self.pending:
+                    self.pending.supersede(record)
+            case TransactionalCommit():
+                if record.group not in self.groups:
+                    self.groups[record.group] = ClassicGroup(record.group)
+                self.pending.add(record.producer_id, record.commit)
             case GroupMetadata():
                 group = self._classic(record.group)
                 if group is None:
@@ -134,12 +150,21 @@ class GroupShard:
                     group.move(Move.DELETE, 0)
                     self._keep_for_offsets(record.group)
             case _:
-                self.consumer.replay(cast(ConsumerGroupRecord, record))
-                self._keep_for_offsets(record.group)
+                of_consumers = cast(ConsumerGroupRecord, record)
+                self.consumer.replay(of_consumers)
+                self._keep_for_offsets(of_consumers.group)
+
+    def replay_marker(self, producer_id: int, *, is_commit: bool) -> None:
+        """The end of a transaction: what it has committed counts now, or never did."""
+        for commit in self.pending.end(producer_id, is_commit=is_commit):
+            if commit.group not in self.groups:
+                self.groups[commit.group] = ClassicGroup(commit.group)
+            self.offsets.replay_commit(commit)
 
     def _keep_for_offsets(self, group_id: str) -> None:
-        """Nobody would find, expire or delete the offsets of a group that is not there."""
-        if group_id not in self.groups and self.offsets.of_group(group_id):
+        """Keep a group for its offsets. Without a group they could not be found, expired or deleted."""
+        has_offsets = self.offsets.of_group(group_id) or self.pending.has_group(group_id)
+        if group_id not in self.groups and has_offsets:
             self.groups[group_id] = ClassicGroup(group_id)
 
     def _classic(self, group_id: str) -> ClassicGroup | None:
@@ -147,7 +172,7 @@ class GroupShard:
         return group if isinstance(group, ClassicGroup) else None
 
     def loaded(self, now_ms: int) -> Outcome:
-        """The whole log has been replayed: every member has a session's time to be heard of."""
+        """The whole log has been replayed: every member's session starts."""
         out = Outcome()
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup):
@@ -227,14 +252,14 @@ class GroupShard:
         return out
 
     def release_heartbeat(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
-        """The member has more to say than its heartbeat, whose answer is in the way."""
+        """Answer the parked heartbeat, because the member has sent another request on its connection."""
         out = Outcome()
         if (group := self._classic(group_id)) is not None:
             self.classic.held_long_enough(group, member_id, out)
         return out
 
     def step_aside(self, group_id: str, member_id: str, now_ms: int) -> Outcome:
-        """The member is about to leave, and its join or sync is in the way."""
+        """The member is about to leave: answer its parked join or sync, which blocks the connection."""
         out = Outcome()
         if (group := self._classic(group_id)) is not None:
             self.classic.step_aside(group, member_id, out)
@@ -279,9 +304,44 @@ class GroupShard:
         except ApiError as error:
             out.reply(token, CommitReply(error.code))
             return out
+        commits, errors = self._commits_of(request, now_ms)
+        out.records += commits
+        out.reply(token, CommitReply(ErrorCode.NONE, errors))
+        return out
+
+    def commit_transactional(self, request: TransactionalCommitRequest, token: Token, now_ms: int) -> Outcome:
+        """A producer commits the offsets of a consumer in its transaction."""
+        out = Outcome()
+        commit = request.commit
+        try:
+            if not commit.group_id or not fits(commit.group_id):
+                raise ApiError(ErrorCode.INVALID_GROUP_ID)
+            group = self.groups.get(commit.group_id)
+            if group is not None:
+                group.check_transactional_commit(commit.member_id, commit.instance_id, commit.generation)
+            elif commit.generation >= 0:
+                raise ApiError(ErrorCode.ILLEGAL_GENERATION)
+        except ApiError as error:
+            out.reply(token, CommitReply(error.code))
+            return out
+        commits, errors = self._commits_of(commit, now_ms)
+        out.records += (TransactionalCommit(request.producer.producer_id, one) for one in commits)
+        out.producer = request.producer
+        out.reply(token, CommitReply(ErrorCode.NONE, errors))
+        return out
+
+    def end_transaction(self, marker: Marker, token: Token, now_ms: int) -> Outcome:
+        out = Outcome()
+        out.marker = marker
+        out.reply(token, EndTransactionReply())
+        return out
+
+    def _commits_of(self, request: CommitRequest, now_ms: int) -> tuple[list[OffsetCommit], tuple[ErrorCode, ...]]:
+        """The records of those that can be stored, and an error for each that was asked for."""
         wall_ms = self.wall.at(now_ms)
         expire_ms = -1 if request.retention_time_ms < 0 else min(wall_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self.settings.offset_metadata_max_bytes
+        commits: list[OffsetCommit] = []
         errors: list[ErrorCode] = []
         group_id = request.group_id
         for topic, partition, offset, leader_epoch, metadata in request.offsets:
@@ -290,11 +350,10 @@ class GroupShard:
                 continue
             errors.append(ErrorCode.NONE)
             topic_id = self._topic_id(topic)
-            out.records.append(
+            commits.append(
                 OffsetCommit(group_id, topic, partition, offset, leader_epoch, metadata, wall_ms, expire_ms, topic_id)
             )
-        out.reply(token, CommitReply(ErrorCode.NONE, tuple(errors)))
-        return out
+        return commits, tuple(errors)
 
     def _check_commit(self, request: CommitRequest, now_ms: int) -> None:
         group = self.groups.get(request.group_id)
@@ -317,7 +376,7 @@ class GroupShard:
         return b"" if info is None else info.topic_id
 
     def fetch_offsets(self, request: FetchOffsetsRequest, token: Token, now_ms: int) -> Outcome:
-        """What is not committed is None; a group that does not exist has committed nothing."""
+        """Offsets without a commit are None; a group that does not exist has no commits."""
         out = Outcome()
         group = self.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
@@ -326,16 +385,22 @@ class GroupShard:
             except ApiError as error:
                 out.reply(token, FetchOffsetsReply(error.code, {}))
                 return out
-        topics: dict[str, dict[int, Committed | None]] = {}
+        topics: dict[str, dict[int, Committed | Unstable | None]] = {}
         for topic in self.offsets.of_group(request.group_id) if request.topics is None else request.topics:
             known = self._committed(request.group_id, topic)
             asked = known if request.topics is None else request.topics[topic]
             topics[topic] = {partition: known.get(partition) for partition in asked}
+        if request.require_stable and self.pending.has_group(request.group_id):
+            for _, topic, partition in self.pending.of_group(request.group_id):
+                if request.topics is None:
+                    topics.setdefault(topic, {})[partition] = Unstable.OFFSET
+                elif partition in topics.get(topic, ()):
+                    topics[topic][partition] = Unstable.OFFSET
         out.reply(token, FetchOffsetsReply(ErrorCode.NONE, topics))
         return out
 
     def _committed(self, group_id: str, topic: str) -> dict[int, Committed]:
-        """By partition; what was committed for an earlier topic of that name does not count."""
+        """Committed offsets by partition, without those of an earlier topic of the same name."""
         topic_id, is_doomed = self._topic_id(topic), self._sweeps.is_doomed
         known = self.offsets.of_group(group_id).get(topic, {})
         return {
@@ -350,7 +415,7 @@ class GroupShard:
         elif group is None:
             out.reply(token, DeleteOffsetsReply(ErrorCode.GROUP_ID_NOT_FOUND))
         elif not group.is_empty and not group.uses_consumer_protocol:
-            # Nobody can tell which topics such members use.
+            # The topics of such members are unknown.
             out.reply(token, DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP))
         else:
             errors: list[ErrorCode] = []
@@ -363,11 +428,11 @@ class GroupShard:
         return out
 
     def topics_deleted(self, topics: Iterable[str], now_ms: int) -> Outcome:
-        """A later topic of the same name must not begin where this one ended."""
+        """Delete the offsets of deleted topics, so that a later topic of the same name does not use them."""
         return self._sweep(Sweep(topics), now_ms, Outcome())
 
     def forget_earlier_topics(self, now_ms: int, exists: TopicExists | None = None) -> Outcome:
-        """Where nobody was told of their deletion, or that could not be written; those that do not exist too."""
+        """Delete offsets of deleted topics whose deletion was missed or could not be written."""
         return self._sweep(Sweep(exists=exists, is_of_all_topics=True), now_ms, Outcome())
 
     def _sweep(self, sweep: Sweep, now_ms: int, out: Outcome) -> Outcome:
@@ -376,7 +441,7 @@ class GroupShard:
         return out
 
     def _sweep_on(self, whose: tuple[str, ...], now_ms: int, out: Outcome) -> None:
-        """One piece; the next one is due at once."""
+        """Sweep one piece; the next one is due at once."""
         sweep = self._sweeps.current
         if sweep is None:
             return
@@ -389,7 +454,7 @@ class GroupShard:
             self.timers.set((SWEEP,), now_ms + 1)
 
     def _sweep_group(self, sweep: Sweep, group_id: str, now_ms: int, out: Outcome) -> int:
-        """How much there was to look at."""
+        """Return the number of offsets examined."""
         count = 1
         for topic, partitions in self.offsets.of_group(group_id).items():
             if not sweep.is_of_all_topics and topic not in sweep.deleted:
@@ -398,21 +463,42 @@ class GroupShard:
             topic_id, is_doomed = self._topic_id(topic), self._sweeps.is_doomed
             is_gone = sweep.exists is not None and not sweep.exists(topic)
             for partition, committed in partitions.items():
-                if is_gone or is_doomed(topic, topic_id, committed):
-                    out.records.append(OffsetTombstone(group_id, topic, partition))
+                place = group_id, topic, partition
+                if is_gone or (is_doomed(topic, topic_id, committed) and not self._has_later_pending(place)):
+                    out.records.append(OffsetTombstone(*place))
+        if self.pending.has_group(group_id):
+            self._sweep_pending(sweep, group_id, out)
         group = self.groups.get(group_id)
         if sweep.expires and group is not None:
             wall_ms = self.wall.at(now_ms)
             tombstones, is_all = self.offsets.expired(group, wall_ms, self.settings.offsets_retention_ms)
+            has_pending = self.pending.has_group(group_id)
+            if has_pending:
+                tombstones = [one for one in tombstones if not self.pending.has(one)]
             out.records.extend(tombstones)
-            if is_all and group.is_empty and not group.pending:
+            if is_all and group.is_empty and not group.pending and not has_pending:
                 self._erase(group, out)
         return count
+
+    def _sweep_pending(self, sweep: Sweep, group_id: str, out: Outcome) -> None:
+        """Of deleted topics: they must not come back when the transaction commits."""
+        for place in self.pending.of_group(group_id):
+            is_gone = sweep.exists is not None and not sweep.exists(place[1])
+            if (is_gone or not self._has_later_pending(place)) and self.offsets.get(*place) is None:
+                out.records.append(OffsetTombstone(*place))
+
+    def _has_later_pending(self, place: Place) -> bool:
+        """Whether an open transaction has committed an offset there for the topic as it is today. A tombstone would
+        discard that too; the deleted topic's own offset is not told, as it has another topic id."""
+        if not self.pending.has(place):
+            return False
+        topic, latest = place[1], Committed(*self.pending.latest(place)[3:])
+        return not self._sweeps.is_doomed(topic, self._topic_id(topic), latest)
 
     # -- groups -------------------------------------------------------------------------
 
     def list_groups(self, states: Iterable[str], types: Iterable[str], token: Token, now_ms: int) -> Outcome:
-        """Filters in any case; an empty one lets everything through."""
+        """Filters ignore case; an empty filter matches all."""
         out = Outcome()
         wanted_states = {state.strip().lower() for state in states}
         wanted_types = {kind.strip().lower() for kind in types}
@@ -456,6 +542,9 @@ class GroupShard:
             else:
                 group.answer(Request.DELETE)
             out.records.extend(self.offsets.tombstones(group_id))
+            out.records += (
+                OffsetTombstone(*place) for place in self.pending.of_group(group_id) if self.offsets.get(*place) is None
+            )
             self._erase(group, out)
             out.reply(token, DeleteGroupReply(ErrorCode.NONE))
         except ApiError as error:
@@ -473,7 +562,7 @@ class GroupShard:
         return self.consumer.describe(group_id, token, now_ms)
 
     def story(self, group_id: str) -> tuple[StoryEvent, ...]:
-        """What happened to a group since the broker started, oldest first, as far as it is kept."""
+        """Events of a group since the broker started, oldest first, as far as they are kept."""
         return self.stories.of(group_id)
 
     # -- time ---------------------------------------------------------------------------
@@ -482,7 +571,7 @@ class GroupShard:
         return self.timers.next_deadline()
 
     def tick(self, now_ms: int) -> Outcome:
-        """What is due, up to the first thing that makes records: those are to be replayed first.
+        """Handle due timers, up to the first that makes records: the caller must replay those first.
 
         The caller ticks again while `next_deadline` is due.
         """

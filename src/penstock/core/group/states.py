@@ -1,14 +1,14 @@
-"""The life of a classic group as two tables.
+"""The states of a classic group as two tables.
 
     Empty ----------------- PREPARE ---> PreparingRebalance   members join, replies are parked
     PreparingRebalance ---- FORM ------> CompletingRebalance  a generation; the leader assigns
     CompletingRebalance --- STORE -----> Stable               the assignment is in the log
-    Stable, Completing ---- PREPARE ---> PreparingRebalance   somebody came, went or changed
-    PreparingRebalance ---- STORE_EMPTY > Empty               everybody is gone
-    Empty ----------------- DELETE ----> Dead                 forgotten
+    Stable, Completing ---- PREPARE ---> PreparingRebalance   a member came, left or changed
+    PreparingRebalance ---- STORE_EMPTY > Empty               all members are gone
+    Empty ----------------- DELETE ----> Dead                 deleted
 
-`MOVES` says where a move leads, `ANSWERS` what a request meets in each state once its sender
-has been found valid. What is in neither table is an `IllegalMove`: a defect, never a reply.
+`MOVES` gives the next state of a move. `ANSWERS` gives the action for a request in each state,
+after its sender was checked. A pair missing in the tables is an `IllegalMove`: a defect, never a reply.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ class Move(Enum):
 
 class Request(Enum):
     JOIN_NEW = "join of a new member"
-    REJOIN_SAME = "join of a follower that says nothing new"
+    REJOIN_SAME = "join of a follower without changes"
     REJOIN_CHANGED = "join of a member with other protocols, or of the leader of a stable group"
     SYNC = "sync"
     HEARTBEAT = "heartbeat"
     COMMIT = "commit of a member"
-    COMMIT_SIMPLE = "commit of somebody who is no member"
+    COMMIT_SIMPLE = "commit of a consumer that is not a member"
     MEMBER_GONE = "a member left or timed out"
     DELETE = "delete the group"
 
 
 class Act(Enum):
-    """What to do about a request that is not refused."""
+    """Action for a request that is not refused."""
 
     ANSWER = "answer now"
     PARK = "park until the phase ends"
     REBALANCE = "begin a rebalance, park"
-    CHECK = "see whether the join phase is complete now"
+    CHECK = "check whether the join phase is complete"
     NOTHING = "nothing"
 
 
 class IllegalMove(PenstockError):
-    """A defect: the group was asked for something its state does not know."""
+    """A defect: the group's state does not allow the move."""
 
 
 MOVES: Final[dict[tuple[State, Move], State]] = {
@@ -67,14 +67,14 @@ MOVES: Final[dict[tuple[State, Move], State]] = {
     (State.STABLE, Move.PREPARE): State.PREPARING,
     (State.PREPARING, Move.FORM): State.COMPLETING,
     (State.COMPLETING, Move.STORE): State.STABLE,
-    (State.STABLE, Move.STORE): State.STABLE,  # a static member came back under a new id
+    (State.STABLE, Move.STORE): State.STABLE,  # a static member returned with a new id
     (State.EMPTY, Move.STORE): State.STABLE,  # while the log is loaded
     (State.PREPARING, Move.STORE_EMPTY): State.EMPTY,
     (State.STABLE, Move.STORE_EMPTY): State.EMPTY,  # while the log is loaded
     (State.EMPTY, Move.STORE_EMPTY): State.EMPTY,
     (State.EMPTY, Move.DELETE): State.DEAD,
     (State.STABLE, Move.DELETE): State.DEAD,  # while the log is loaded: compaction kept only the tombstone
-    # While it rebalances: a consumer of the newer protocol joined, and the group becomes one of its kind.
+    # During a rebalance: a consumer with the new protocol joined, and the group becomes a consumer group.
     (State.PREPARING, Move.DELETE): State.DEAD,
     (State.COMPLETING, Move.DELETE): State.DEAD,
 }

@@ -1,6 +1,6 @@
 """Why a group rebalanced: a bounded list of events per group, for people.
 
-In memory only: a restart begins a new story. Nothing decides anything by it.
+Kept only in memory: a restart begins a new story. No decision depends on it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.core.group.wall_clock import WallClock
+from penstock.core.shard.wall_clock import WallClock
 
 EVENTS_KEPT: Final = 256
 SHARES_KEPT: Final = 50_000
-"""Members and partitions in all assignments of a story together: large groups have shorter stories."""
+"""Limit of members and partitions in all assignments of a story together; large groups have shorter stories."""
 WHY_CHARACTERS: Final = 255
-"""As clients cut their reasons themselves; a subscription may be long too."""
+"""Clients cut their reasons to the same length; a subscription may be long too."""
 REASONS_KEPT: Final = 8
 
 Holding: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
-"""(topic, partitions), both in order."""
+"""(topic, partitions), both sorted."""
 
 
 def holding(partitions: Mapping[str, Collection[int]]) -> Holding:
@@ -28,7 +28,7 @@ def holding(partitions: Mapping[str, Collection[int]]) -> Holding:
 
 
 def shares_of(shares: Collection[int]) -> str:
-    """How many partitions a rebalance gave to how many, after the number of members; nothing if nobody can tell."""
+    """Describe the shares of a rebalance: partitions in total, and the smallest and largest share. Empty if unknown."""
     return f", {many(sum(shares), 'partition')}, {min(shares)} to {max(shares)} each" if shares else ""
 
 
@@ -38,13 +38,13 @@ def many(count: int, noun: str) -> str:
 
 class What(Enum):
     JOINED = "joined"
-    REJOINED = "asked for a new assignment"
+    REJOINED = "requested a new assignment"
     CHANGED = "changed its subscription"
     REPLACED = "took over its instance id"
     LEFT = "left"
     TIMED_OUT = "timed out"
     NOT_REJOINED = "did not rejoin in time"
-    NOT_SYNCED = "did not ask for its assignment in time"
+    NOT_SYNCED = "did not request its assignment in time"
     ASSIGNED = "assigned"
     EMPTY = "empty"
     LOADED = "loaded from the log"
@@ -55,19 +55,19 @@ class What(Enum):
 
 class StoryEvent(NamedTuple):
     at_ms: int
-    """A moment when it is told, the time of day when it is read."""
+    """A monotonic moment when recorded, the time of day when read."""
     generation: int
     what: What
     member: str | None = None
     why: str = ""
     assigned: tuple[tuple[str, int], ...] = ()
-    """(member, number of partitions) of an ASSIGNED event, where the assignment could be read."""
+    """(member, number of partitions) of an ASSIGNED event, if the assignment could be read."""
     holdings: tuple[Holding, ...] = ()
-    """What each of `assigned` shall have, in the same order."""
+    """The partitions of each member in `assigned`, in the same order."""
 
 
 class Reasons:
-    """Of one rebalance: the first few, and how many there were."""
+    """Reasons of one rebalance: the first few, and their total number."""
 
     __slots__ = ("_count", "_first")
 
@@ -81,7 +81,7 @@ class Reasons:
             self._first.append(reason)
 
     def take(self) -> list[str]:
-        """For people; none are left."""
+        """Return the reasons for people, and clear them."""
         told, more = self._first, self._count - len(self._first)
         self._first, self._count = [], 0
         return [*told, f"and {more} more"] if more else told

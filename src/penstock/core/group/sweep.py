@@ -1,7 +1,7 @@
-"""A walk over all committed offsets of a shard, a piece at a time: others are served in between.
+"""A walk over all committed offsets of a shard, in pieces, so that other requests are served in between.
 
-A group that changes meanwhile is judged as it is when its turn comes. What is about to go does not count any more from
-the moment the walk is asked for (`Sweeps.is_doomed`), so it makes no difference to clients how far the walk has come.
+A group that changes meanwhile is judged by its state at its turn. Offsets to be deleted are hidden as soon as the
+walk is requested (`Sweeps.is_doomed`), so clients do not notice how far the walk has come.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.core.group.exchange import Committed
 
-PIECE = 5_000  # offsets that are looked at in one go
-PIECE_RECORDS = 1_000  # and tombstones beyond which no further group is begun
+PIECE = 5_000  # offsets examined per piece
+PIECE_RECORDS = 1_000  # tombstones after which a piece starts no further group
 
 TopicExists = Callable[[str], bool]
 
 
 class Sweep:
-    """What is looked for. `deleted`: topics, whatever has their names now; `exists`: others are deleted too."""
+    """What to delete. `deleted`: deleted topics, even if recreated. `exists`: other topics may be deleted too."""
 
     __slots__ = ("deleted", "exists", "expires", "is_of_all_topics", "left")
 
@@ -33,7 +33,7 @@ class Sweep:
         self.exists = exists
         self.is_of_all_topics = is_of_all_topics or expires or exists is not None
         self.expires = expires
-        self.left: list[str] = []  # groups, the next one last
+        self.left: list[str] = []  # groups; the next one is last
 
     def begin(self, groups: Sequence[str]) -> None:
         self.left = list(reversed(groups))
@@ -46,7 +46,7 @@ class Sweep:
 
 
 class Sweeps:
-    """One under way, and one that begins when it has ended: for whatever was asked for in between."""
+    """The current sweep, and the next one, which collects requests that arrive in between."""
 
     __slots__ = ("_next", "current")
 
@@ -55,7 +55,7 @@ class Sweeps:
         self._next: Sweep | None = None
 
     def ask_for(self, sweep: Sweep, groups: Iterable[str]) -> bool:
-        """True: it begins now."""
+        """Return True if the sweep starts now."""
         if self.current is None:
             self.current = sweep
             sweep.begin(list(groups))
@@ -67,17 +67,17 @@ class Sweeps:
         return False
 
     def end(self, groups: Iterable[str]) -> None:
-        """Of the current one."""
+        """End the current sweep."""
         self.current, self._next = self._next, None
         if self.current is not None:
             self.current.begin(list(groups))
 
     def is_doomed(self, topic: str, topic_id: bytes, committed: Committed) -> bool:
-        """Whether it was committed for a topic that is no more. `topic_id`: of the one of that name today, or empty."""
+        """Whether an offset belongs to a deleted topic. `topic_id`: of today's topic of that name, or empty."""
         if not committed.is_of(topic_id):
             return True
         for sweep in (self.current, self._next):
             if sweep is not None and topic in sweep.deleted:
-                # Whatever is committed for the topic of today carries its id.
+                # Commits for today's topic carry its id.
                 return not topic_id or committed.topic_id != topic_id
         return False

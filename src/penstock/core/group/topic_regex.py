@@ -1,13 +1,13 @@
-"""Subscription by regular expression, in RE2's syntax as Kafka has it.
+"""Subscription by regular expression, in RE2's syntax as in Kafka.
 
 The expression comes from a client and runs in the broker, so its cost must be linear in the
-length of a topic's name: RE2 does that, `re` does not. What it costs a name is bounded by the
-size of its compiled form. What an expression said of a name is kept, so that a new topic costs
-each expression one match, however many groups and topics there are.
+length of a topic's name: RE2 guarantees that, `re` does not. The size of the compiled form
+bounds the cost per name. Results are kept per name, so a new topic costs each expression one
+match, however many groups and topics there are.
 
-Even so a thousand names may take a second, and RE2 holds the interpreter while it matches one.
-Whoever runs the groups has `match` called in another process first, and tells what it said
-(`Expression.learn`); then the answer for these topics is there when a group asks.
+Even so, a thousand names may take a second, and RE2 holds the interpreter while it matches one.
+The host of the groups therefore runs `match` in another process first and passes the result to
+`Expression.learn`. Then the answer for these topics is ready when a group needs it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Any, Final
 from penstock.model.errors import ApiError, ErrorCode
 
 MAX_LENGTH: Final = 32767
-"""Of an expression, in bytes: it stands in the key of a record as a string with a 16-bit length."""
+"""Maximum length of an expression, in bytes. A record key stores it as a string with a 16-bit length."""
 MAX_PROGRAM: Final = 2000
-"""Instructions of the compiled form. Most expressions have less than a hundred; `\\p{L}+` has 1,200."""
+"""Maximum instructions of the compiled form. Most expressions have fewer than a hundred; `\\p{L}+` has 1,200."""
 MAX_PER_GROUP: Final = 100
 EXPRESSIONS_KEPT: Final = 256
 KNOWN_AT_A_TIME: Final = 500
-"""Names that are only looked up: that is done on the loop."""
+"""Number of names looked up directly on the event loop."""
 
 
 def matching_topics(regex: str, names: Collection[str], version: int | None = None) -> tuple[str, ...]:
-    """The names that match as a whole, sorted; INVALID_REGULAR_EXPRESSION if the expression makes no sense.
+    """Return the names that match entirely, sorted; INVALID_REGULAR_EXPRESSION if the expression is invalid.
 
-    `version`: names it, as long as `names` is the same collection.
+    `version` identifies the content of `names`, as long as `names` is the same collection.
     """
     expression = expression_of(regex)
     keep(expression)
@@ -39,18 +39,18 @@ def matching_topics(regex: str, names: Collection[str], version: int | None = No
 
 
 def is_prepared(regex: str, names: Collection[str], version: int) -> bool:
-    """Whether the answer is known already."""
+    """Whether the answer is already known."""
     expression = _kept.get(regex)
     return expression is not None and expression.knows(names, version)
 
 
 def expression_of(regex: str) -> Expression:
-    """The one that is kept, or a new one."""
+    """Return the kept expression or a new one."""
     return _kept.get(regex) or Expression(regex)
 
 
 def keep(expression: Expression) -> None:
-    """Among the last `EXPRESSIONS_KEPT`."""
+    """Keep it among the last `EXPRESSIONS_KEPT`."""
     _kept.pop(expression.regex, None)
     _kept[expression.regex] = expression
     if len(_kept) > EXPRESSIONS_KEPT:
@@ -58,24 +58,24 @@ def keep(expression: Expression) -> None:
 
 
 def match(regex: str, names: Sequence[str]) -> list[bool]:
-    """Which of the names match as a whole. INVALID_REGULAR_EXPRESSION where the expression makes no sense."""
+    """Return which names match entirely. INVALID_REGULAR_EXPRESSION if the expression is invalid."""
     program = _program(regex)
     return [program.fullmatch(name) is not None for name in names]
 
 
 class Expression:
-    """What is known of a regular expression. Whoever matches it in steps holds on to it: `_kept` may lose it."""
+    """Known results of a regular expression. Callers that match in steps hold it, as `_kept` may drop it."""
 
     def __init__(self, regex: str) -> None:
         self.regex = regex
-        self.makes_sense = False  # as far as is known
+        self.makes_sense = False  # as far as known
         self.refusal: ApiError | None = None
-        """What `match` said of the expression. Kept: clients ask again."""
+        """The error from `match`, kept because clients retry."""
         self.known: dict[str, bool] = {}
         self._learning: Sequence[str] | None = None
         self._learned = 0
         self._found: list[str] = []
-        """Of the first so many of those."""
+        """The matching names among those learned so far."""
         self._answer: tuple[Collection[str], int, tuple[str, ...]] | None = None
 
     def knows(self, names: Collection[str], version: int) -> bool:
@@ -83,15 +83,15 @@ class Expression:
         return self.refusal is not None or (answer is not None and answer[0] is names and answer[1] == version)
 
     def learn(self, names: Sequence[str], matched: Sequence[bool]) -> None:
-        """What `match` said of these names: then the expression makes sense."""
+        """Store the result of `match` for these names; so the expression is valid."""
         self.makes_sense = True
         self.known.update(zip(names, matched, strict=True))
 
     def unknown(self, names: Sequence[str], limit: int) -> list[str] | None:
-        """Up to `limit` names of which nothing is known yet. None: all are known. Empty: ask again, there are more to
-        look through.
+        """Return up to `limit` names without a known result. None: all are known. Empty: call again, more names
+        remain.
 
-        Goes on where it stopped as long as `names` is the same object.
+        Continues where it stopped as long as `names` is the same object.
         """
         if self.refusal is not None:
             return None
@@ -110,7 +110,7 @@ class Expression:
         return [name for name in names[at:end] if name not in known][:limit]
 
     def settle(self, names: Collection[str], version: int, prepared: Sequence[str]) -> None:
-        """Have the answer ready: all of `prepared` are known, which are `names`, sorted."""
+        """Prepare the answer: all of `prepared` are known, which is `names`, sorted."""
         if self._learning is prepared and self._learned == len(prepared):
             self._answer = names, version, tuple(self._found)
             self._learning, self._found = None, []
@@ -119,7 +119,7 @@ class Expression:
 
     def _forget_topics_gone(self, there_are: int) -> None:
         if len(self.known) > 2 * there_are + 1000:
-            self.known.clear()  # most of it is about topics that are gone
+            self.known.clear()  # most entries are of deleted topics
 
     def among(self, names: Collection[str], version: int | None) -> tuple[str, ...]:
         if self.refusal is not None:
@@ -150,8 +150,8 @@ _kept: dict[str, Expression] = {}
 
 @lru_cache(EXPRESSIONS_KEPT)
 def _program(regex: str) -> Any:
-    """The compiled form."""
-    # Imported on first use: few groups subscribe by expression, every broker starts.
+    """Return the compiled form."""
+    # Imported on first use: few groups subscribe by regular expression, and every broker must start fast.
     import re2
 
     if len(regex.encode()) > MAX_LENGTH:

@@ -1,8 +1,8 @@
-"""What the controller decides about brokers: they come, are fenced, shut down and go. Nothing here changes the image.
+"""Decisions of the controller about brokers: registration, fencing, shutdown, removal. The image is not changed here.
 
-A fenced broker leads nothing and is in no ISR; it may still be eligible (ELR) for what it has. A registration starts a
-new life with a new epoch, always fenced; what the broker held in its last life is taken from it first.
-Must not know: heartbeats and sessions, which say when.
+A fenced broker leads nothing and is in no ISR; it may still be in the ELR. A registration starts a new incarnation
+with a new broker epoch, always fenced; the roles of the previous incarnation are removed first.
+Must not know: heartbeats and sessions, which trigger these decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def find(image: MetadataImage, broker_id: int) -> BrokerState:
 
 
 def check_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
-    """Whether this is a broker in its present life."""
+    """Raise an error unless `epoch` is the current epoch of the broker."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise ApiError(
@@ -37,7 +37,7 @@ def check_epoch(image: MetadataImage, broker_id: int, epoch: int) -> None:
         )
 
 
-# -- coming -----------------------------------------------------------------------------
+# -- registration -----------------------------------------------------------------------
 
 
 def register(
@@ -48,12 +48,12 @@ def register(
     is_clean: bool,
     is_alone: bool = False,
 ) -> list[MetadataRecord]:
-    """The last record is BrokerRegistered, with the epoch to answer. The same incarnation keeps its epoch.
+    """The last record is BrokerRegistered, with the epoch to return. The same incarnation keeps its epoch.
 
-    After a crash what was acknowledged is still on the disk of durable topics; elsewhere the broker is not eligible any
-    more. Nor where a topic became durable during its last life: it may have crashed before its first flush there. With
-    another disk it is eligible nowhere. `is_alone`: no other broker could have led meanwhile, so the broker is unfenced
-    at once and its partitions stay as they are.
+    After a crash, acknowledged records are still on the disk for durable topics. For other topics the broker leaves
+    the ELR, and also where a topic became durable during the last incarnation: it may have crashed before its first
+    flush there. With another disk it is in no ELR. `is_alone`: no other broker could have led meanwhile, so the broker
+    is unfenced at once and its partitions stay as they are.
     """
     broker_id, directory_id = registration.broker_id, registration.directory_id
     feature_levels.check_broker(image, registration.features)
@@ -66,7 +66,7 @@ def register(
         records += change_all(leaderless, Standing(image, back=broker_id), policies)
     elif not is_same_life:
         was_clean = is_clean and known is not None and registration.previous_epoch == known.epoch
-        # A log from before there were registrations is that of its only broker, and on its disk.
+        # A log from before registrations belongs to its only broker, on the same disk.
         is_same_disk = image.next_broker_epoch == 0 if known is None else _may_be_same(known.directory_id, directory_id)
 
         def loss(topic: str) -> Loss:
@@ -95,22 +95,22 @@ def register(
 
 
 def _may_be_same(known: str, told: str) -> bool:
-    """Whether two directory ids are of one disk. An empty one was not told."""
+    """Whether two directory ids may be of one disk. An empty id is unknown."""
     return not known or not told or known == told
 
 
-# -- being there ------------------------------------------------------------------------
+# -- fencing ----------------------------------------------------------------------------
 
 
 def fence(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
-    """It is not heard of any more: others lead, without it."""
+    """The broker no longer responds: move leadership to other replicas and remove it from the ISR."""
     if find(image, broker_id).is_fenced:
         return []
     return [*_without(image, broker_id, policies), BrokerChanged(broker_id, is_fenced=True)]
 
 
 def unfence(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
-    """It serves from now on, and leads where nobody else could."""
+    """The broker serves from now on, and leads partitions that no other replica could."""
     if not find(image, broker_id).is_fenced:
         return []
     waiting = (
@@ -127,12 +127,12 @@ def _without(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> l
     return change_all(held, Standing(image, gone=broker_id), policies)
 
 
-# -- going ------------------------------------------------------------------------------
+# -- shutdown and removal ---------------------------------------------------------------
 
 
 def begin_controlled_shutdown(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
-    """It hands over wherever another replica is in sync. Where it is the last one it leads on, and a replica that
-    catches up takes over (see `alter_partition`). May be asked for again and again."""
+    """Move leadership wherever another replica is in sync. Where the broker is the last one in sync, it stays leader
+    until a replica catches up (see `alter_partition`). May be called repeatedly."""
     broker = find(image, broker_id)
     if broker.is_fenced:
         return []
@@ -148,12 +148,12 @@ def begin_controlled_shutdown(image: MetadataImage, broker_id: int, policies: To
 
 
 def leads(image: MetadataImage, broker_id: int) -> int:
-    """How many partitions the broker leads."""
+    """Number of partitions the broker leads."""
     return sum(partition.leader == broker_id for _, partition in image.all_partitions())
 
 
 def awaits_successor(image: MetadataImage, broker_id: int) -> int:
-    """How many partitions it leads that another running broker could take over once it has caught up."""
+    """Number of partitions it leads that another running broker could take over after catching up."""
     return sum(
         partition.leader == broker_id
         and any(other != broker_id and image.is_active(other) for other in partition.replicas)
@@ -162,13 +162,13 @@ def awaits_successor(image: MetadataImage, broker_id: int) -> int:
 
 
 def unregister(image: MetadataImage, broker_id: int, policies: TopicPolicies) -> list[MetadataRecord]:
-    """For good. Partitions may still name it: `replicas_on` says which, a drain beforehand leaves none."""
+    """Remove the broker permanently. Partitions may still list it: see `replicas_on`. Drain it first."""
     find(image, broker_id)
     return [*_without(image, broker_id, policies), BrokerUnregistered(broker_id)]
 
 
 def replicas_on(image: MetadataImage, broker_id: int) -> list[tuple[str, int]]:
-    """Partitions that have a replica on the broker, also one that is about to leave it."""
+    """Partitions with a replica on the broker, including a replica that is being removed."""
     return [
         (topic.name, partition.index) for topic, partition in image.all_partitions() if broker_id in partition.replicas
     ]

@@ -1,7 +1,7 @@
-"""What the controller decides about topics: requests in, records out. Nothing here changes the image.
+"""Decisions of the controller about topics: requests in, records out. The image is not changed here.
 
-Raises ApiError with Kafka's code and a sentence that says what to do. `brokers` counts only in a cluster in which none
-has registered yet: a single broker's before its first registration.
+Raises ApiError with Kafka's code and a message that names the remedy. `brokers` is used only before the first
+registration in a cluster: it is then the single broker.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from penstock.core.metadata.image import RESOURCE_TOPIC, MetadataImage
 from penstock.core.metadata.placement import Candidate, Placer, candidates, check_replication_factor
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord, PartitionsAdded, TopicCreated
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 
 MAX_TOPIC_NAME = 249
 MAX_NEW_PARTITIONS = 10_000
-METADATA_TOPIC = "__cluster_metadata"  # its directory is the metadata log's
+METADATA_TOPIC = "__cluster_metadata"  # its directory holds the metadata log
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -50,7 +51,7 @@ def check_collision(image: MetadataImage, name: str) -> None:
 
 
 def check_new_topic(image: MetadataImage, name: str) -> None:
-    """Whether a topic of this name may be created now."""
+    """Raise an error unless a topic of this name can be created now."""
     if name == METADATA_TOPIC:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     check_topic_name(name)
@@ -97,17 +98,11 @@ def check_replicas(replicas: Sequence[int], brokers: Sequence[int]) -> None:
 
 
 def create_topic(
-    image: MetadataImage,
-    brokers: Sequence[int],
-    name: str,
-    topic_id: bytes,
-    partitions: int,
-    replication_factor: int,
-    assignments: Mapping[int, Sequence[int]],
-    configs: dict[str, str],
+    image: MetadataImage, brokers: Sequence[int], topic: NewTopic, topic_id: bytes
 ) -> list[MetadataRecord]:
-    """`partitions` and `replication_factor` have their defaults filled in already."""
-    check_new_topic(image, name)
+    """Defaults of partitions and replication factor are already filled in."""
+    check_new_topic(image, topic.name)
+    assignments = topic.assignments
     usable = candidates(image, brokers)
     if assignments:
         _check_partition_count(len(assignments))
@@ -115,17 +110,17 @@ def create_topic(
         placed = [tuple(assignments[index]) for index in range(len(assignments))]
         isrs = _manual_isrs(placed, 0, usable)
     else:
-        if partitions < 1:
+        if topic.partitions < 1:
             raise ApiError(
                 ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
             )
-        check_replication_factor(replication_factor, usable)
-        _check_partition_count(partitions)
-        placed = Placer(usable, image).place(partitions, replication_factor)
+        check_replication_factor(topic.replication_factor, usable)
+        _check_partition_count(topic.partitions)
+        placed = Placer(usable, image).place(topic.partitions, topic.replication_factor)
         isrs = _isrs(placed, usable)
-    records: list[MetadataRecord] = [TopicCreated(name, topic_id.hex(), tuple(placed), isrs)]
-    if configs:
-        records.append(ConfigChanged(RESOURCE_TOPIC, name, configs))
+    records: list[MetadataRecord] = [TopicCreated(topic.name, topic_id.hex(), tuple(placed), isrs)]
+    if topic.configs:
+        records.append(ConfigChanged(RESOURCE_TOPIC, topic.name, dict(topic.configs)))
     return records
 
 
@@ -180,7 +175,7 @@ def _registered(image: MetadataImage, brokers: Sequence[int]) -> Sequence[int]:
 
 
 def _isrs(placed: Sequence[tuple[int, ...]], usable: Sequence[Candidate]) -> tuple[tuple[int, ...], ...]:
-    """What starts in sync: the live ones of each. Empty when that is all of them."""
+    """The live replicas of each partition, which start in sync. Empty if all replicas are live."""
     live = [broker.broker_id for broker in usable if broker.is_live]
     isrs = tuple(tuple(replica for replica in replicas if replica in live) for replicas in placed)
     return () if isrs == tuple(placed) else isrs

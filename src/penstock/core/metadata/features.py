@@ -1,7 +1,7 @@
-"""Feature levels of the cluster: what this software knows, what is finalized, what may be changed.
+"""Feature levels of the cluster: supported levels, finalized levels, permitted changes.
 
-A level is finalized by a record, or by default since the first entry. Updates hold together: one that will not do
-refuses them all (UpdateFeatures). Must not know: what a level switches on.
+A record finalizes a level; without one the bootstrap default applies. One invalid update refuses the whole request
+(UpdateFeatures). Must not know: what a level enables.
 """
 
 from __future__ import annotations
@@ -16,39 +16,42 @@ from penstock.model.errors import ApiError, ErrorCode
 
 METADATA_VERSION: Final = "metadata.version"
 GROUP_VERSION: Final = "group.version"
-"""1: the consumer group protocol of KIP-848 is spoken."""
+"""1: the consumer group protocol of KIP-848 is enabled."""
+TRANSACTION_VERSION: Final = "transaction.version"
+"""2: the epoch of a producer rises at each end of a transaction (KIP-890)."""
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     "eligible.leader.replicas.version": (1, 1),
     GROUP_VERSION: (0, 1),
     "kraft.version": (1, 1),
     METADATA_VERSION: (25, 25),  # 4.0-IV3
-    "transaction.version": (0, 0),
+    TRANSACTION_VERSION: (0, 2),
 }
-"""Lowest and highest level this software knows, with Kafka's names and numbers."""
+"""Lowest and highest level this software supports, with Kafka's names and numbers."""
 
 BOOTSTRAP: Final[Mapping[str, int]] = {
     "eligible.leader.replicas.version": 1,
     GROUP_VERSION: 1,
     "kraft.version": 1,
     METADATA_VERSION: 25,
+    TRANSACTION_VERSION: 2,
 }
-"""In force while no record says otherwise. Fixed: software that knows more must not raise a level by starting."""
+"""Levels without a record. Fixed: newer software must not raise a level merely by starting."""
 
 
 def finalized(image: MetadataImage) -> dict[str, int]:
-    """Levels in force, by name; those at 0 are not there."""
+    """Finalized levels by name, without levels of 0."""
     levels = {**BOOTSTRAP, **image.features}
     return {name: levels[name] for name in sorted(levels) if levels[name] > 0}
 
 
 def level_of(image: MetadataImage, name: str) -> int:
-    """The level in force; 0 if the feature is off or unknown."""
+    """The finalized level; 0 if the feature is off or unknown."""
     return image.features.get(name, BOOTSTRAP.get(name, 0))
 
 
 def check_broker(image: MetadataImage, offered: Mapping[str, tuple[int, int]]) -> None:
-    """Whether a broker that knows these levels may join. One that says nothing is not asked."""
+    """Raise an error unless a broker with these levels may join. A broker that reports none may."""
     if not offered:
         return
     for name, level in finalized(image).items():

@@ -1,11 +1,10 @@
-"""The metadata image: what the cluster consists of, built only by `replay`.
+"""The metadata image: the state of the cluster, built only by `replay`.
 
-The same code runs for a fresh decision, at start-up and on every follower of the metadata log.
-Dictionaries are insertion-ordered, so two images of one log are equal to the last byte; one made
-from `snapshot_records` is, too. The versions alone are this node's own: they only ever grow, also
-when the image is cleared and filled from a snapshot.
-
-States of partitions are values: a change puts another one in their place. So a `copy` shares them and costs little.
+The same code runs for a new decision, at start and on every follower of the metadata log.
+Dictionaries keep insertion order, so two images of one log are equal byte for byte, as is an
+image made from `snapshot_records`. Only the versions belong to this node. They never decrease,
+even when the image is cleared and filled from a snapshot.
+Partition states are values that are replaced, never changed. So a `copy` shares them and is cheap.
 """
 
 from __future__ import annotations
@@ -47,16 +46,17 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who carries a partition. Leadership changes bump the leader epoch, every change the partition epoch."""
+    """Replicas and leader of a partition. A leadership change bumps the leader epoch; every change bumps the partition
+    epoch."""
 
     index: int
-    replicas: tuple[int, ...]  # while a reassignment is under way: those to be first, then those that leave
-    leader: int  # NO_LEADER: nobody
+    replicas: tuple[int, ...]  # during a reassignment: target replicas first, then those to remove
+    leader: int  # NO_LEADER: none
     leader_epoch: int = 0
     isr: tuple[int, ...] = ()
     partition_epoch: int = 0
-    elr: tuple[int, ...] = ()  # eligible leader replicas (KIP-966): not in sync, but they have all that was committed
-    last_known_elr: tuple[int, ...] = ()  # the last leader, while there is none
+    elr: tuple[int, ...] = ()  # eligible leader replicas (KIP-966): not in sync, but with all committed records
+    last_known_elr: tuple[int, ...] = ()  # the last leader, while the partition has none
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
@@ -66,11 +66,11 @@ class PartitionState:
 
     @property
     def target_replicas(self) -> tuple[int, ...]:
-        """The replicas once the reassignment under way is through."""
+        """The replicas after the reassignment in progress."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     def effective_min_isr(self, configured: int) -> int:
-        """`min.insync.replicas` as it counts for this partition: for leader and controller alike."""
+        """The minimum ISR that applies to this partition, for leader and controller alike."""
         return effective_min_isr(configured, self.replicas, self.adding, self.removing)
 
 
@@ -80,8 +80,8 @@ class TopicState:
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
     durable_from_epoch: int = 0
-    """A broker of an earlier epoch may still hold what it acknowledged before `flush.messages` became 1, unflushed."""
-    version: int = field(default=0, compare=False)  # the image's partitions_version when it last changed
+    """Brokers with an earlier epoch may have acknowledged records unflushed, before `flush.messages` became 1."""
+    version: int = field(default=0, compare=False)  # the image's partitions_version at the last change
 
     @property
     def is_internal(self) -> bool:
@@ -102,7 +102,7 @@ class BrokerState:
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
     directory_id: str = ""
-    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest supported level
 
     @property
     def is_active(self) -> bool:
@@ -112,13 +112,13 @@ class BrokerState:
 
 class MetadataImage:
     def __init__(self) -> None:
-        self.topics_version = 0  # grows whenever a topic is made or deleted or gets partitions
-        self.partitions_version = 0  # grows with that and whenever a partition changes
-        self.brokers_version = 0  # grows whenever a broker or the address of a peer changes
+        self.topics_version = 0  # grows whenever a topic is created or deleted or gets partitions
+        self.partitions_version = 0  # also grows whenever a partition changes
+        self.brokers_version = 0  # grows whenever a broker or a peer address changes
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is known, as before the first record. For a snapshot that comes next."""
+        """Empty the image, before a snapshot fills it."""
         self.cluster_id = ""
         self.topics: dict[str, TopicState] = {}
         self.topics_by_id: dict[bytes, TopicState] = {}
@@ -127,31 +127,31 @@ class MetadataImage:
         self.scram: dict[str, dict[int, ScramCredentialSet]] = {}  # user -> mechanism -> credential
         self.brokers: dict[int, BrokerState] = {}
         self.next_broker_epoch = 0
-        self.features: dict[str, int] = {}  # levels that somebody set; `features.finalized` knows the others
-        self.peers: dict[int, tuple[str, int]] = {}  # voter -> its address for Raft
+        self.features: dict[str, int] = {}  # levels that were set; `features.finalized` adds the defaults
+        self.peers: dict[int, tuple[str, int]] = {}  # voter -> address for Raft
         self.topics_version += 1
         self.partitions_version += 1
         self.brokers_version += 1
 
     def __eq__(self, other: object) -> bool:
-        """The same cluster: everything but this node's own versions."""
+        """Equal content; this node's own versions do not count."""
         if not isinstance(other, MetadataImage):
             return NotImplemented
         return list(self.snapshot_records()) == list(other.snapshot_records())
 
     __hash__ = object.__hash__
 
-    # -- questions ----------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------
 
     def topic_overrides(self, name: str) -> dict[str, str]:
         return self.configs.get((RESOURCE_TOPIC, name), {})
 
     def live_brokers(self) -> list[int]:
-        """Unfenced ones, sorted; also those that are shutting down."""
+        """Unfenced brokers, sorted, including those shutting down."""
         return sorted(broker.broker_id for broker in self.brokers.values() if not broker.is_fenced)
 
     def placeable_brokers(self) -> list[int]:
-        """Those that may get partitions now, sorted: unfenced and not shutting down."""
+        """Brokers that may get partitions now, sorted: unfenced and not shutting down."""
         return sorted(broker.broker_id for broker in self.brokers.values() if broker.is_active)
 
     def is_active(self, broker_id: int) -> bool:
@@ -167,7 +167,7 @@ class MetadataImage:
             for partition in topic.partitions:
                 yield topic, partition
 
-    # -- records in ---------------------------------------------------------------------
+    # -- replay -------------------------------------------------------------------------
 
     def replay(self, record: MetadataRecord) -> None:
         match record:
@@ -279,10 +279,10 @@ class MetadataImage:
             case PeerAddressRemoved(node_id):
                 self.peers.pop(node_id, None)
 
-    # -- records out --------------------------------------------------------------------
+    # -- copies and snapshots -----------------------------------------------------------
 
     def copy(self) -> MetadataImage:
-        """The image as it is now, for somebody who reads it while this one goes on."""
+        """Return a copy for a reader, while this image keeps changing."""
         image = MetadataImage()
         image.cluster_id = self.cluster_id
         for topic in self.topics.values():
@@ -301,11 +301,11 @@ class MetadataImage:
         return image
 
     def snapshot_records(self) -> list[MetadataRecord]:
-        """What makes an equal image when it is replayed into an empty one."""
+        """Records that make an equal image when replayed into an empty one."""
         return list(self.each_snapshot_record())
 
     def each_snapshot_record(self) -> Iterator[MetadataRecord]:
-        """One by one; the image must stay as it is meanwhile."""
+        """The records one by one; the image must not change meanwhile."""
         if self.cluster_id:
             yield ClusterCreated(self.cluster_id)
         for name, level in self.features.items():
@@ -328,7 +328,7 @@ class MetadataImage:
 def effective_min_isr(
     configured: int, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
 ) -> int:
-    """No more than there are replicas, neither before nor after a reassignment that is under way."""
+    """At most the number of replicas, before and after the reassignment in progress."""
     if not adding and not removing:
         return max(1, min(configured, len(replicas)))
     before = sum(replica not in adding for replica in replicas)
@@ -374,7 +374,7 @@ def _registered(broker: BrokerState) -> BrokerRegistered:
 
 
 def _topic_records(topic: TopicState) -> Iterator[MetadataRecord]:
-    """The topic as if it were made now, then what its partitions have gone through since."""
+    """The topic as if created now, then the current state of its partitions."""
     topic_id = topic.topic_id.hex()
     replicas = tuple(partition.replicas for partition in topic.partitions)
     isrs = tuple(partition.isr or partition.replicas for partition in topic.partitions)

@@ -1,10 +1,11 @@
-"""One change of one partition: wanted ISR and replicas in, the record out that also elects whom it must.
+"""One change of one partition: wanted ISR and replicas in, a record out, including any election.
 
-KRaft's PartitionChangeBuilder in our words. What holds after every change:
-- the leader is in the ISR, or there is none;
-- whoever leaves an ISR that falls below the minimum stays eligible (ELR, KIP-966), until the ISR reaches the
-  minimum again: below it nothing is committed, so those have all that ever was;
-- a reassignment ends in the very change that brings the last replica to come into the ISR (KIP-455).
+Corresponds to KRaft's PartitionChangeBuilder. After every change:
+
+- the leader is in the ISR, or there is no leader;
+- a replica that leaves an ISR below the minimum stays in the ELR (KIP-966) until the ISR reaches the
+  minimum again: below the minimum nothing is committed, so the ELR has all committed records;
+- a reassignment ends in the change that brings the last added replica into the ISR (KIP-455).
 
 Must not know: why the change is wanted.
 """
@@ -23,22 +24,22 @@ NOBODY = -1
 
 
 class Election(Enum):
-    ONLINE = "from the ISR, and only when the leader cannot stay"
+    ONLINE = "from the ISR, only if the leader cannot stay"
     PREFERRED = "the first replica, if it is in sync"
-    UNCLEAN = "anybody, rather than nobody"
+    UNCLEAN = "any replica, rather than none"
 
 
 class Loss(Enum):
-    """What a broker that goes may have lost of a topic."""
+    """Records of a topic that a leaving broker may have lost."""
 
-    NOTHING = "it has all it ever acknowledged"
-    UNFLUSHED = "it crashed, and acknowledges before it flushes"
+    NOTHING = "it has all records it acknowledged"
+    UNFLUSHED = "it crashed and acknowledges before flushing"
     EVERYTHING = "it has another disk"
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Which brokers count, as of the decision being made: the image, and what is about to become of one broker."""
+    """Brokers eligible for a decision: the image, corrected for the broker whose state is about to change."""
 
     image: MetadataImage
     gone: int = NOBODY
@@ -46,26 +47,26 @@ class Standing:
     back: int = NOBODY
 
     def is_active(self, broker: int) -> bool:
-        """It may begin to lead."""
+        """The broker may become leader."""
         if broker in (self.gone, self.leaving):
             return False
         return broker == self.back or self.image.is_active(broker)
 
     def is_live(self, broker: int) -> bool:
-        """It may go on leading while nobody else can: also a broker that is shutting down."""
+        """The broker may stay leader while no other can lead, even if it is shutting down."""
         return broker != self.gone and (broker == self.back or self.image.is_live(broker))
 
 
 @dataclass(slots=True)
 class Wanted:
-    """A partition as it is to be; starts as it is."""
+    """The wanted state of a partition; starts as its current state."""
 
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
-    ineligible: tuple[int, ...] = ()  # may have lost what it acknowledged: not to be trusted before others
-    erased: tuple[int, ...] = ()  # has nothing: not even as the last known leader
+    ineligible: tuple[int, ...] = ()  # may have lost acknowledged records: must leave the ELR
+    erased: tuple[int, ...] = ()  # has no data: cannot be the last known leader either
 
     @classmethod
     def of(cls, partition: PartitionState) -> Wanted:
@@ -80,7 +81,7 @@ def change_partition(
     min_isr: int,
     election: Election = Election.ONLINE,
 ) -> PartitionChanged | None:
-    """None: nothing changes. `min_isr` as configured for the topic."""
+    """Return None if nothing changes. `min_isr` is the topic's configured value."""
     _complete_reassignment(wanted)
     minimum = effective_min_isr(min_isr, wanted.replicas, wanted.adding, wanted.removing)
     elr = _eligible(partition, wanted, minimum)
@@ -93,7 +94,7 @@ def change_partition(
     if len(isr) >= minimum:
         elr = ()
 
-    # A replica that is taken off must not fetch any more: the epoch tells it.
+    # A removed replica must stop fetching; the new epoch fences it.
     is_bumped = leader != partition.leader or any(replica not in wanted.replicas for replica in partition.replicas)
     last_known = _last_known(partition, wanted, leader)
     if (
@@ -122,12 +123,12 @@ def change_all(
     policies: TopicPolicies,
     loss: Callable[[str], Loss] = lambda _: Loss.NOTHING,
 ) -> list[MetadataRecord]:
-    """What becomes of partitions when brokers are as `standing` says, without the one that goes, and what it lost."""
+    """Change partitions after brokers changed as in `standing`, with the departing broker and its loss."""
     records: list[MetadataRecord] = []
     asked: TopicState | None = None
     minimum, election, lost = 1, Election.ONLINE, Loss.NOTHING
     for topic, partition in affected:
-        if topic is not asked:  # settings are resolved once a topic, not for each of its partitions
+        if topic is not asked:  # settings are resolved once per topic
             asked, minimum, lost = topic, policies.min_isr(topic.name), loss(topic.name)
             election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
         wanted = Wanted.of(partition)
@@ -169,7 +170,7 @@ def _eligible(partition: PartitionState, wanted: Wanted, minimum: int) -> tuple[
 def _elect(
     partition: PartitionState, wanted: Wanted, elr: tuple[int, ...], standing: Standing, election: Election
 ) -> tuple[int, bool]:
-    """The leader from now on, and whether something committed may be missing on it."""
+    """Return the new leader, and whether committed records may be missing on it."""
     candidates = wanted.isr or elr
     order = (partition.leader, *wanted.replicas)
     if election is Election.PREFERRED:
@@ -180,7 +181,7 @@ def _elect(
     if partition.leader in wanted.isr and standing.is_live(partition.leader):
         return partition.leader, False
     if not candidates:
-        # All that were eligible have had a crash behind them: the one that led last has most (KIP-966).
+        # All eligible replicas have crashed since: the last leader has the most records (KIP-966).
         for replica in _last_known(partition, wanted, NO_LEADER):
             if replica in wanted.replicas and standing.is_active(replica):
                 return replica, True

@@ -1,4 +1,4 @@
-"""What the controller decides about single partitions: their ISR, their leader. Nothing here changes the image.
+"""Decisions of the controller about single partitions: their ISR and leader. The image is not changed here.
 
 Raises ApiError with Kafka's code.
 """
@@ -25,13 +25,13 @@ def find(image: MetadataImage, topic: str, index: int) -> tuple[TopicState, Part
     return found, found.partitions[index]
 
 
-# -- the ISR, as its leader wants it ----------------------------------------------------
+# -- ISR changes by the leader ----------------------------------------------------------
 
 
 def alter_partition(
     image: MetadataImage, broker_id: int, broker_epoch: int, change: IsrChange, policies: TopicPolicies
 ) -> list[MetadataRecord]:
-    """In the ISR asked for, NO_BROKER_EPOCH is any epoch of that broker. Afterwards ask `altered` what to answer."""
+    """NO_BROKER_EPOCH in the requested ISR matches any epoch of that broker. `altered` then gives the answer."""
     brokers.check_epoch(image, broker_id, broker_epoch)
     topic, partition = _find_by_id(image, change.topic_id, change.index)
     _check_alteration(topic, partition, broker_id, change)
@@ -39,7 +39,7 @@ def alter_partition(
     wanted = Wanted.of(partition)
     wanted.isr = tuple(broker for broker, _ in change.new_isr)
     if not image.is_active(broker_id) and len(wanted.isr) > 1:
-        # It is shutting down and led on only because nobody else was in sync.
+        # The leader is shutting down and stayed only because no other replica was in sync.
         wanted.isr = tuple(broker for broker in wanted.isr if broker != broker_id)
     election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
     record = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)
@@ -47,17 +47,17 @@ def alter_partition(
 
 
 def altered(image: MetadataImage, topic_id: bytes, index: int, broker_id: int) -> PartitionState:
-    """What to answer to a leader whose change is in the image. Raises NEW_LEADER_ELECTED when it leads no more."""
+    """The answer to a leader whose change is in the image. Raises NEW_LEADER_ELECTED if it no longer leads."""
     _, partition = _find_by_id(image, topic_id, index)
     if partition.leader != broker_id:
-        raise ApiError(ErrorCode.NEW_LEADER_ELECTED, f"The change was made, and broker {partition.leader} leads now.")
+        raise ApiError(ErrorCode.NEW_LEADER_ELECTED, f"The ISR was changed. Broker {partition.leader} leads now.")
     return partition
 
 
 def _find_by_id(image: MetadataImage, topic_id: bytes, index: int) -> tuple[TopicState, PartitionState]:
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
-        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"No topic has the id {topic_id.hex()}.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id.hex()}.")
     return find(image, topic.name, index)
 
 
@@ -66,7 +66,7 @@ def _check_alteration(topic: TopicState, partition: PartitionState, broker_id: i
     new_isr = [broker for broker, _ in change.new_isr]
     name = f"{topic.name}-{partition.index}"
     if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, f"{name} is newer than what this controller knows: ask another one.")
+        raise ApiError(ErrorCode.NOT_CONTROLLER, f"{name} is newer than this controller's metadata: ask another one.")
     if leader_epoch < partition.leader_epoch:
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH,
@@ -79,12 +79,12 @@ def _check_alteration(topic: TopicState, partition: PartitionState, broker_id: i
             ErrorCode.INVALID_UPDATE_VERSION,
             f"The partition epoch of {name} is {partition.partition_epoch}, not {partition_epoch}.",
         )
-    if not new_isr:  # one without its leader is how a leader with a damaged log resigns
+    if not new_isr:  # without the leader: a leader with a damaged log resigns
         raise ApiError(ErrorCode.INVALID_REQUEST, f"The ISR of {name} must not be empty.")
     if len(dict.fromkeys(new_isr)) != len(new_isr) or any(broker not in partition.replicas for broker in new_isr):
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"The ISR {new_isr} of {name} is not made of its replicas {list(partition.replicas)}.",
+            f"The ISR {new_isr} of {name} contains brokers that are not among its replicas {list(partition.replicas)}.",
         )
 
 
@@ -110,16 +110,16 @@ def _check_eligible(image: MetadataImage, partition: PartitionState, new_isr: Se
 def elect(
     image: MetadataImage, topic: str, index: int, kind: ElectionKind, policies: TopicPolicies
 ) -> list[MetadataRecord]:
-    """As somebody asked for. An unclean one may be asked for whatever the topic's configuration says."""
+    """Elect on request. An unclean election is allowed whatever the topic's configuration is."""
     found, partition = find(image, topic, index)
     if kind is ElectionKind.PREFERRED:
         is_needed = partition.leader != partition.replicas[0]
         election, refusal = Election.PREFERRED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        reason = f"The preferred leader {partition.replicas[0]} of {topic}-{index} is not in sync or not there."
+        reason = f"The preferred leader {partition.replicas[0]} of {topic}-{index} is not in sync or not active."
     else:
         is_needed = partition.leader == NO_LEADER
         election, refusal = Election.UNCLEAN, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        reason = f"None of the replicas {list(partition.replicas)} of {topic}-{index} is there to lead."
+        reason = f"None of the replicas {list(partition.replicas)} of {topic}-{index} is available now."
     if not is_needed:
         raise ApiError(ErrorCode.ELECTION_NOT_NEEDED, f"Leader election not needed for {topic}-{index}.")
     change = change_partition(
@@ -131,7 +131,7 @@ def elect(
 
 
 def preferred_imbalance(image: MetadataImage, policies: TopicPolicies, limit: int = 1000) -> list[MetadataRecord]:
-    """Leaders go back to the first replicas where those are in sync; at most `limit` at once."""
+    """Move leadership back to the first replicas where they are in sync; at most `limit` at once."""
     records: list[MetadataRecord] = []
     for topic, partition in image.all_partitions():
         preferred = partition.replicas[0]
@@ -148,7 +148,7 @@ def preferred_imbalance(image: MetadataImage, policies: TopicPolicies, limit: in
 
 
 def elect_leaderless(image: MetadataImage, policies: TopicPolicies) -> list[MetadataRecord]:
-    """Leaders for partitions without one, where there can be one now: unclean elections may have been allowed since."""
+    """Elect leaders where an election is possible now: unclean elections may have been allowed since."""
     leaderless = ((topic, each) for topic, each in image.all_partitions() if each.leader == NO_LEADER)
     return change_all(leaderless, Standing(image), policies)
 
@@ -159,12 +159,12 @@ def settings_changed(
     policies: TopicPolicies,
     now_durable: Collection[str] = (),
 ) -> list[MetadataRecord]:
-    """For the entry that changes `min.insync.replicas` or `flush.messages` of these topics, after it; `policies` has
-    the minimum as it will be.
+    """Called after the entry that changes `min.insync.replicas` or `flush.messages` of these topics; `policies` has
+    the new minimum.
 
-    A lower minimum lets an ISR commit that could not before, so those that were eligible are so no longer. A broker
-    that is away from a topic that is durable only from now on may have crashed before: when it registers, nobody can
-    tell any more, so it is not eligible. Raises INVALID_CONFIG where nobody would be.
+    A lower minimum lets an ISR commit that could not before, so the ELR is cleared. If a topic becomes durable only
+    now, an absent broker may have crashed before, which its registration will not show; so it leaves the ELR. Raises
+    INVALID_CONFIG if no eligible replica would remain.
     """
     records: list[MetadataRecord] = []
     for topic, partition in image.all_partitions():
@@ -176,9 +176,9 @@ def settings_changed(
             if partition.leader == NO_LEADER and wanted.ineligible == partition.elr:
                 raise ApiError(
                     ErrorCode.INVALID_CONFIG,
-                    f"{topic.name}-{partition.index} has no leader, and with another flush.messages nobody could tell "
-                    f"whether its eligible replicas on {list(partition.elr)} still have what they acknowledged: "
-                    "bring one of these brokers back first",
+                    f"{topic.name}-{partition.index} has no leader, and after this change it would be unknown "
+                    f"whether its eligible replicas on {list(partition.elr)} still have all acknowledged records: "
+                    "start at least one of these brokers again first",
                 )
         election = Election.UNCLEAN if policies.unclean_ok(topic.name) else Election.ONLINE
         change = change_partition(topic, partition, wanted, Standing(image), policies.min_isr(topic.name), election)

@@ -1,9 +1,9 @@
-"""Where replicas go: even leaders, even replicas, over as many racks as possible.
+"""Replica placement: balances leaders and replicas, and spreads over as many racks as possible.
 
 Every choice takes the least loaded broker, counted first within the topic, then over the whole image, then by id. So
-it is a function of the image alone, and wanders from topic to topic as the counts do. Kafka's rules hold: a leader is
-placed on a live broker, the others on live brokers first and on fenced ones only when there are too few; a broker that
-is shutting down gets nothing. Must not know: why something is placed.
+placement depends on the image alone, and moves from topic to topic as the counts do. Kafka's rules apply: the leader
+is a live broker; the followers are live brokers first, and fenced ones only if there are too few; a broker that is
+shutting down gets nothing. Must not know: why replicas are placed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Candidate:
 
 
 def candidates(image: MetadataImage, unregistered: Sequence[int] = ()) -> list[Candidate]:
-    """Brokers that may get replicas, by id. `unregistered`: of a cluster in which no broker has registered yet."""
+    """Brokers that may get replicas, by id. `unregistered`: the brokers of a cluster without registrations."""
     if not image.brokers:
         return [Candidate(broker_id) for broker_id in sorted(unregistered)]
     return [
@@ -53,16 +53,16 @@ def check_replication_factor(replication_factor: int, brokers: Sequence[Candidat
 
 @dataclass(slots=True)
 class Counts:
-    """Who leads (as the first replica) and carries how much."""
+    """Number of partitions each broker leads (as first replica) and carries."""
 
     leaders: Counter[int] = field(default_factory=Counter)
     replicas: Counter[int] = field(default_factory=Counter)
-    seconds: Counter[tuple[int, int]] = field(default_factory=Counter)  # (first, second): who takes over from whom
+    seconds: Counter[tuple[int, int]] = field(default_factory=Counter)  # (first, second): who takes over
 
     @classmethod
     def of(cls, partitions: Iterable[PartitionState]) -> Counts:
         counts = cls()
-        # Thousands of partitions have few assignments between them.
+        # Thousands of partitions share few distinct assignments.
         assignments = Counter(each.target_replicas if each.removing else each.replicas for each in partitions)
         for replicas, number in assignments.items():
             counts.add(replicas, number)
@@ -80,11 +80,11 @@ class Placer:
     def __init__(self, brokers: Sequence[Candidate], image: MetadataImage) -> None:
         self.brokers = list(brokers)
         self._racks = {broker.broker_id: broker.rack for broker in image.brokers.values()}
-        # With one broker there is nothing to choose, and thousands of topics need not be counted.
+        # With one broker there is no choice, so thousands of topics need no count.
         self.total = Counts.of(each for _, each in image.all_partitions()) if len(brokers) > 1 else Counts()
 
     def place(self, count: int, replication_factor: int, topic: TopicState | None = None) -> list[tuple[int, ...]]:
-        """Replicas of `count` more partitions of the topic, which may be new. The factor was checked."""
+        """Place `count` more partitions of the topic, which may be new. The factor was checked."""
         own = Counts.of(topic.partitions if topic is not None else ())
         placed = []
         for _ in range(count):
@@ -101,7 +101,7 @@ class Placer:
         self.total.add(replicas, by)
 
     def _even_out(self, own: Counts, placed: list[tuple[int, ...]]) -> None:
-        """The last partition may need a broker twice, as its leader and as its follower: then an earlier one gives."""
+        """The last partition may need one broker as leader and follower: then swap with an earlier partition."""
         live = [broker.broker_id for broker in self.brokers if broker.is_live]
         while True:
             most = max(live, key=lambda broker: own.replicas[broker])
@@ -134,7 +134,7 @@ class Placer:
         )
 
     def follower(self, own: Counts, chosen: Sequence[int]) -> int:
-        """One more beside `chosen`, whose first leads."""
+        """Choose one more replica beside `chosen`; the first of them leads."""
         used = Counter(self._racks.get(replica) for replica in chosen)
         found = min(
             (each for each in self.brokers if each.broker_id not in chosen),
@@ -151,6 +151,6 @@ class Placer:
         return found.broker_id
 
     def rack_uses(self, broker: int, others: Sequence[int]) -> int:
-        """How many of the others share the broker's rack."""
+        """Number of the others in the broker's rack."""
         rack = self._racks.get(broker)
         return sum(self._racks.get(other) == rack for other in others)

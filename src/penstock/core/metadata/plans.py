@@ -1,7 +1,7 @@
-"""What to move where: off a broker, evenly over all, or to another number of replicas. Nothing here changes the image.
+"""Reassignment plans: drain a broker, balance all brokers, or change the number of replicas. No image changes here.
 
-A plan names only partitions that change, keeps to as many racks as it can and gives new replicas to running brokers
-only. `reassignment` carries it out.
+A plan names only partitions that change, keeps as many racks as possible, and gives new replicas only to running
+brokers. `reassignment` carries it out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Assignments = dict[tuple[str, int], tuple[int, ...]]
 
 
 def drain_plan(image: MetadataImage, broker_id: int) -> Plan:
-    """Every replica off the broker; each successor takes its place in the list, so first ones stay even."""
+    """Move every replica off the broker. Each successor takes its place in the list, so leaders stay balanced."""
     placer = Placer([each for each in candidates(image) if each.is_live and each.broker_id != broker_id], image)
     plan: Plan = {}
     for topic in image.topics.values():
@@ -32,7 +32,7 @@ def drain_plan(image: MetadataImage, broker_id: int) -> Plan:
                 continue
             after = before
             for replica in before:
-                # One that was unregistered cannot be part of a new assignment either.
+                # An unregistered broker cannot be in a new assignment either.
                 if replica == broker_id or replica not in image.brokers:
                     after = _replace(placer, own, after, replica, f"{topic.name}-{partition.index}")
             for counts in (own, placer.total):
@@ -48,7 +48,7 @@ def _replace(placer: Placer, own: Counts, replicas: tuple[int, ...], leaving: in
     if all(each.broker_id in others for each in placer.brokers):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{name} has {len(replicas)} replica(s) and there is no other running broker to take that of broker "
+            f"{name} has {len(replicas)} replica(s) and no other running broker can take the replica of broker "
             f"{leaving}: add a broker first.",
         )
     return (*replicas[:at], _successor(placer, own, others, is_first=at == 0), *replicas[at + 1 :])
@@ -69,7 +69,7 @@ def _successor(placer: Placer, own: Counts, others: list[int], is_first: bool) -
 
 
 def balance_plan(image: MetadataImage) -> Plan:
-    """Replicas from those that have many to those that have few, say after a broker was added; then first places."""
+    """Move replicas from loaded to less loaded brokers, for example after a broker was added; then balance leaders."""
     placer = Placer([each for each in candidates(image) if each.is_live], image)
     running = [each.broker_id for each in placer.brokers]
     moved: Assignments = {
@@ -84,14 +84,14 @@ def balance_plan(image: MetadataImage) -> Plan:
 
 
 def can_be_balanced(image: MetadataImage, partition: PartitionState) -> bool:
-    """A move ends when all that are to be are in sync: with one of them down, or nobody to copy from, it would not."""
+    """A move ends when all target replicas are in sync. With one of them down, or no leader, it would not end."""
     return partition.leader != NO_LEADER and all(
         replica in image.brokers and not image.brokers[replica].is_fenced for replica in partition.target_replicas
     )
 
 
 def _even_replicas(placer: Placer, running: list[int], moved: Assignments) -> None:
-    """Who has most gives first."""
+    """The most loaded broker gives first."""
     counts = placer.total.replicas
     held: dict[int, dict[tuple[str, int], None]] = {broker: {} for broker in running}
     for key, replicas in moved.items():
@@ -105,7 +105,7 @@ def _even_replicas(placer: Placer, running: list[int], moved: Assignments) -> No
             giver = max(givers, key=lambda broker: (counts[broker], -broker))
             given = _gift(placer, running, moved, held[giver], giver)
             if given is None:
-                del givers[giver]  # until others have given
+                del givers[giver]  # until other brokers have given
                 continue
             key, taker = given
             placer.total.add(moved[key], -1)
@@ -119,7 +119,7 @@ def _even_replicas(placer: Placer, running: list[int], moved: Assignments) -> No
 def _gift(
     placer: Placer, running: list[int], moved: Assignments, held: Collection[tuple[str, int]], giver: int
 ) -> tuple[tuple[str, int], int] | None:
-    """Which partition to give to whom: to who has least, where that can be."""
+    """Choose a partition to give, and its receiver: the least loaded broker if possible."""
     counts = placer.total.replicas
     least = min((counts[broker] for broker in running if broker != giver), default=0)
     best: tuple[tuple[str, int], int] | None = None
@@ -141,8 +141,8 @@ def _changes(before: Assignments, moved: Assignments) -> Plan:
 
 
 def factor_plan(image: MetadataImage, replication_factor: int, topics: Collection[str] | None = None) -> Plan:
-    """So many replicas for each partition of these topics, or of all. Those there are stay; of too many those that are
-    worth most. Where replicas come, first places are evened out among the new lists."""
+    """Give each partition of these topics, or of all, this many replicas. Existing replicas stay; if there are too
+    many, the most valuable stay. Where replicas are added, leaders are balanced among the new lists."""
     placer = Placer([each for each in candidates(image) if each.is_live], image)
     running = [each.broker_id for each in placer.brokers]
     before: Assignments = {}
@@ -167,7 +167,7 @@ def factor_plan(image: MetadataImage, replication_factor: int, topics: Collectio
 
 
 def _kept(image: MetadataImage, placer: Placer, partition: PartitionState, replication_factor: int) -> tuple[int, ...]:
-    """Those in sync before those eligible, before those that run, over as many racks as there are; then the first."""
+    """Keep replicas in sync first, then eligible, then running, over as many racks as possible; then the first."""
     kept = [replica for replica in partition.target_replicas if replica in image.brokers]
 
     def worth(replica: int) -> tuple[bool, ...]:
@@ -191,14 +191,14 @@ def _more(placer: Placer, own: Counts, kept: tuple[int, ...], replication_factor
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"{name} cannot have {replication_factor} replicas: {len(placer.brokers)} broker(s) are running, add "
-                "or start others first.",
+                "or start more brokers first.",
             )
         replicas.append(_successor(placer, own, replicas, is_first=not replicas))
     return tuple(replicas)
 
 
 def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], donor: int) -> int | None:
-    """Who should have the donor's replica: somebody with at least two fewer, in a rack that is no worse."""
+    """Return the receiver of the donor's replica: a broker with at least two fewer, in a rack that is no worse."""
     counts = placer.total.replicas
     others = [replica for replica in replicas if replica != donor]
     racks = placer.rack_uses(donor, others)
@@ -211,7 +211,7 @@ def _receiver(placer: Placer, running: list[int], replicas: tuple[int, ...], don
 
 
 def _even_leaders(counts: Counts, running: list[int], moved: Assignments) -> None:
-    """Over all, and as far as that allows within each topic. Another order of the same replicas moves no bytes."""
+    """Balance leaders overall, then within each topic. Another order of the same replicas moves no data."""
     is_even = False
     while not is_even:  # ends: neither step undoes what the other gained
         _even_all(counts, running, moved)
@@ -223,7 +223,7 @@ def _even_all(counts: Counts, running: list[int], moved: Assignments) -> None:
         first = min((each for each in replicas if each in running), key=counts.leaders.__getitem__, default=replicas[0])
         if counts.leaders[first] + 1 < counts.leaders[replicas[0]]:
             _put_first(counts, moved, key, first)
-    # What is left takes a first place passed on over several brokers.
+    # The rest needs first places passed on over several brokers.
     while True:
         passes = _passes(running, moved)
         path = min(
@@ -238,8 +238,8 @@ def _even_all(counts: Counts, running: list[int], moved: Assignments) -> None:
 
 
 def _even_topics(counts: Counts, running: list[int], moved: Assignments) -> bool:
-    """Who leads two more partitions of a topic than another gives one up to it, and where that would make it lead
-    fewer in all, gets one back of a topic of which the other leads more. Whether anything has changed."""
+    """A broker that leads two more partitions of a topic than another gives one to it. If it would then lead fewer in
+    total, it gets one back of a topic in which the other leads more. Return whether anything changed."""
     leads: dict[str, Counter[int]] = {}
     firsts: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
     for key, replicas in moved.items():
@@ -284,7 +284,7 @@ def _put_first(counts: Counts, moved: Assignments, key: tuple[str, int], broker:
 
 
 def _passes(running: list[int], moved: Assignments) -> dict[int, dict[int, tuple[str, int]]]:
-    """Who could give a first place to whom, and of which partition."""
+    """For each pair of brokers: a partition whose first place one could pass to the other."""
     passes: dict[int, dict[int, tuple[str, int]]] = {broker: {} for broker in running}
     for key, replicas in moved.items():
         if replicas[0] in passes:
@@ -295,7 +295,7 @@ def _passes(running: list[int], moved: Assignments) -> dict[int, dict[int, tuple
 
 
 def _path_down(counts: Counts, passes: dict[int, dict[int, tuple[str, int]]], start: int) -> list[int] | None:
-    """The shortest way from a broker to one that has at least two first places fewer."""
+    """The shortest path from a broker to one with at least two fewer first places."""
     paths = deque([[start]])
     seen = {start: None}
     while paths:

@@ -1,4 +1,4 @@
-"""What is configured for topics, as far as it decides who may lead. `cluster.topic_policies` knows it."""
+"""The topic settings that decide which replica may lead. `cluster.topic_policies` implements it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class TopicPolicies(Protocol):
-    """By the name of a topic."""
+    """Lookups by topic name."""
 
     def min_isr(self, topic: str) -> int:
         """`min.insync.replicas`."""
@@ -17,5 +17,5 @@ class TopicPolicies(Protocol):
         ...
 
     def is_durable(self, topic: str) -> bool:
-        """What is acknowledged is on the disk, so a crash takes nothing of it."""
+        """Acknowledged records are on disk, so a crash loses none of them."""
         ...

@@ -1,10 +1,9 @@
-"""Moving replicas (KIP-455): add, wait until they are in sync, remove. Nothing here changes the image.
+"""Reassignments (KIP-455): add replicas, wait until they are in sync, remove old ones. The image is not changed here.
 
-While a reassignment is under way `replicas` holds those to be, then those that leave; `adding` and `removing` say
-which. It ends in `change_partition`, as soon as all that are to be are in the ISR; only then does a leader that leaves
-give up. Another target replaces the one under way; cancelling goes back to the replicas from before the first.
-
-What to move where: `plans`.
+During a reassignment `replicas` holds the target replicas, then those to be removed; `adding` and `removing` tell
+them apart. It ends in `change_partition` as soon as all target replicas are in the ISR; only then does a leader that
+is removed give up leadership. A new target replaces the current one; cancelling restores the replicas from before the
+first. `plans` decides what moves where.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def begin(
     *,
     allow_replication_factor_change: bool = True,
 ) -> list[MetadataRecord]:
-    """Nothing to move, or everything in sync already: done at once."""
+    """If nothing moves, or all targets are in sync already, the reassignment ends at once."""
     found, partition = find(image, topic, index)
     check_replicas(replicas, list(image.brokers))
     now = len(partition.target_replicas)
@@ -47,7 +46,7 @@ def begin(
 
 def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
-    # What an earlier target wanted and this one does not need not catch up any more, unless nobody else is in sync.
+    # Replicas added for an earlier target need not catch up any more, unless no other replica is in sync.
     dropped = tuple(replica for replica in partition.adding if replica not in target)
     if all(replica in dropped for replica in partition.isr):
         holders = (*partition.isr, *partition.elr, *partition.last_known_elr)
@@ -92,7 +91,7 @@ def cancel(
 
 
 def ongoing(image: MetadataImage, topics: Mapping[str, Sequence[int]] | None = None) -> list[OngoingReassignment]:
-    """Those under way; of these partitions, or all. What does not exist is passed over, as Kafka does."""
+    """Reassignments in progress, of these partitions or of all. Unknown partitions are skipped, as in Kafka."""
     if topics is None:
         asked = [(topic.name, partition) for topic, partition in image.all_partitions()]
     else:

@@ -1,10 +1,10 @@
-"""The records of the metadata log: small JSON objects, one change each.
+"""Records of the metadata log: small JSON objects, one change each.
 
-JSON because people read this log in trouble (`penstock log dump`), and because its rate is
-that of topic creation, not of data. Every record carries its type under "type"; fields that
-have their default are left out, unknown ones are ignored so that a newer writer does not break
-an older reader. An entry of the Raft log is one decision: an array of records, applied together
-(one object alone is read too: what a single broker wrote before there was a quorum).
+JSON, because people read this log in trouble (`penstock log dump`), and because its rate is that of
+topic creation, not of data. Every record has its type under "type". Fields with their default value
+are left out; unknown fields are ignored, so that an older reader can read a newer writer's log. An
+entry of the Raft log is one decision: an array of records, applied together (a single object is
+also read: single brokers wrote these before there was a quorum).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TopicCreated:
     name: str
     topic_id: str  # hex of the 16 bytes
     assignments: tuple[tuple[int, ...], ...]  # replicas of partition 0, 1, ...
-    isrs: tuple[tuple[int, ...], ...] = ()  # of partition 0, 1, ...; the first of each leads. (): all replicas
+    isrs: tuple[tuple[int, ...], ...] = ()  # of partition 0, 1, ...; the first replica leads. (): all replicas
     durable_from_epoch: int = 0  # only in snapshots: see `image.TopicState`
 
 
@@ -45,13 +45,13 @@ class PartitionsAdded:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChanged:
-    """Only what changed; None stays as it was. A `leader`, even the same one, bumps the leader epoch;
+    """Only the changed fields; None is unchanged. A `leader`, even the same one, bumps the leader epoch;
     every change bumps the partition epoch."""
 
     type: ClassVar[str] = "partition-changed"
     topic_id: str
     index: int
-    leader: int | None = None  # -1: nobody
+    leader: int | None = None  # -1: none
     isr: tuple[int, ...] | None = None
     replicas: tuple[int, ...] | None = None
     adding: tuple[int, ...] | None = None
@@ -62,7 +62,7 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRestored:
-    """A partition as it is, epochs and all: only in snapshots, after the topic's record."""
+    """The full state of a partition, with its epochs: only in snapshots, after the topic's record."""
 
     type: ClassVar[str] = "partition-restored"
     topic_id: str
@@ -85,13 +85,13 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanged:
-    """The whole set of overrides of one resource, as it is from now on."""
+    """The complete new overrides of one resource."""
 
     type: ClassVar[str] = "config-changed"
     resource_type: int  # Kafka's ConfigResource type: 2 topic, 4 broker, 32 group
     resource_name: str
     overrides: dict[str, str]
-    now_durable: tuple[str, ...] = ()  # topics that are flushed before every acknowledgement from now on, and were not
+    now_durable: tuple[str, ...] = ()  # topics that now flush before every acknowledgement and did not before
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class ProducerIdsAllocated:
 
 @dataclass(frozen=True, slots=True)
 class ScramCredentialSet:
-    """What proves a password without being one: keys derived from it (RFC 5802), in hex."""
+    """Keys derived from a password (RFC 5802), in hex. They verify the password without containing it."""
 
     type: ClassVar[str] = "scram-credential-set"
     user: str
@@ -122,7 +122,7 @@ class ScramCredentialRemoved:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """A broker in a life of its own: another incarnation has another epoch."""
+    """One incarnation of a broker; each incarnation has its own broker epoch."""
 
     type: ClassVar[str] = "broker-registered"
     broker_id: int
@@ -132,13 +132,13 @@ class BrokerRegistered:
     rack: str | None = None
     is_fenced: bool = True
     in_controlled_shutdown: bool = False
-    directory_id: str = ""  # whose disk: a broker that comes back with another one has none of its data
-    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest level it knows
+    directory_id: str = ""  # a broker that returns with another directory has none of its data
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)  # lowest and highest supported level
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerChanged:
-    """None stays as it was."""
+    """None is unchanged."""
 
     type: ClassVar[str] = "broker-changed"
     broker_id: int
@@ -154,7 +154,7 @@ class BrokerUnregistered:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEpochsUsed:
-    """Only in snapshots: epochs below this one were given to brokers, also to those that are gone."""
+    """Only in snapshots: lower epochs were given to brokers, including removed ones."""
 
     type: ClassVar[str] = "broker-epochs-used"
     next_broker_epoch: int
@@ -164,12 +164,12 @@ class BrokerEpochsUsed:
 class FeatureChanged:
     type: ClassVar[str] = "feature-changed"
     name: str
-    level: int  # 0: not finalized any more
+    level: int  # 0: no longer finalized
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAddressSet:
-    """Where a voter is to be found, whatever the files of the nodes say."""
+    """The address of a voter; it overrides the nodes' configuration files."""
 
     type: ClassVar[str] = "peer-address-set"
     node_id: int
@@ -226,7 +226,7 @@ def encode_entry(records: Iterable[MetadataRecord]) -> bytes:
 
 
 def encode_in_steps(records: Iterable[MetadataRecord]) -> Generator[None, None, bytes]:
-    """Returns what `encode_entry` does. A step does at most `PARTITIONS_IN_ONE_GO`, or one record."""
+    """Return the bytes of `encode_entry`. A step encodes at most `PARTITIONS_IN_ONE_GO` partitions, or one record."""
     pieces: list[bytes] = []
     some: list[dict[str, Any]] = []
     width = 0

@@ -1,7 +1,7 @@
-"""What the controller is asked and what it answers, as values: the shapes between handlers and controller.
+"""Requests and answers of the controller, as values.
 
-Handlers turn messages into these and back, the controller turns these into decisions. Knows no wire
-format and decides nothing. Order is that of the request everywhere: answers come back in it.
+Handlers convert messages to and from these values; the controller turns requests into decisions. Must not know: the
+wire. Answers are in the order of the request.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import NamedTuple
 from penstock.model.errors import ApiError, ErrorCode
 
 NO_BROKER_EPOCH = -1
-"""Of a broker that has none: it was never registered, or whoever speaks of it does not know."""
+"""The epoch of a broker without one: it was never registered, or the sender does not know its epoch."""
 
 
 def uuid_text(uuid: bytes) -> str:
-    """16 bytes as Kafka writes them in files and messages; nothing but zeros is no id at all."""
+    """16 bytes in Kafka's text form; all zeros is no id and gives an empty text."""
     return urlsafe_b64encode(uuid).rstrip(b"=").decode() if any(uuid) else ""
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The other way; what is no such id is zeros."""
+    """Inverse of `uuid_text`; zeros if the text is not an id."""
     try:
         uuid = urlsafe_b64decode(text + "==")
     except ValueError:
@@ -34,16 +34,16 @@ def uuid_bytes(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A broker that wants to belong to the cluster."""
+    """A broker that wants to join the cluster."""
 
     broker_id: int
     cluster_id: str
     incarnation_id: bytes
     endpoints: Mapping[str, tuple[str, int]]  # listener name -> (host, port), in order
     rack: str | None = None
-    previous_epoch: int = NO_BROKER_EPOCH  # of the run before, if that one ended cleanly
-    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # name -> lowest and highest level it knows
-    directory_id: str = ""  # of its data directory, as in meta.properties
+    previous_epoch: int = NO_BROKER_EPOCH  # of the previous incarnation, if it shut down cleanly
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # name -> lowest and highest supported level
+    directory_id: str = ""  # id of its data directory, as in meta.properties
 
 
 class HeartbeatAnswer(NamedTuple):
@@ -53,7 +53,7 @@ class HeartbeatAnswer(NamedTuple):
 
 
 class ReplicaEpoch(NamedTuple):
-    """A member of an ISR in the life the leader has seen of it."""
+    """A member of an ISR, with the broker epoch the leader has seen."""
 
     broker_id: int
     broker_epoch: int
@@ -61,7 +61,7 @@ class ReplicaEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IsrChange:
-    """What a leader asks for: this ISR, if the partition is still as the leader knows it."""
+    """A leader's request for a new ISR, if its view of the partition is current."""
 
     topic_id: bytes
     index: int
@@ -72,7 +72,7 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class IsrAnswer:
-    """The partition as it is from now on; with an error, only that counts."""
+    """The new state of the partition; with an error, only the error counts."""
 
     topic_id: bytes
     index: int
@@ -95,7 +95,7 @@ class ElectionKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionAnswer:
-    """Of one partition among many: None, or why not."""
+    """The result for one of many partitions: None, or the error."""
 
     topic: str
     index: int
@@ -106,14 +106,14 @@ class PartitionAnswer:
 class Reassignment:
     topic: str
     index: int
-    replicas: tuple[int, ...] | None  # None: cancel the one under way
+    replicas: tuple[int, ...] | None  # None: cancel the current one
 
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
     topic: str
     index: int
-    replicas: tuple[int, ...]  # old and new ones
+    replicas: tuple[int, ...]  # old and new replicas
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
@@ -127,5 +127,5 @@ class UpgradeType(IntEnum):
 @dataclass(frozen=True, slots=True)
 class FeatureUpdate:
     name: str
-    level: int  # 0: not finalized any more
+    level: int  # 0: no longer finalized
     upgrade_type: int  # an UpgradeType, if the client sent one

@@ -1,6 +1,6 @@
-"""What the controller decides about SCRAM credentials. Nothing here changes the image.
+"""Decisions of the controller about SCRAM credentials. The image is not changed here.
 
-A user's changes in one request hold together: one that will not do refuses them all.
+All changes of a user in one request succeed or fail together.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Upsertion:
 def alter_credentials(
     image: MetadataImage, changes: Sequence[Deletion | Upsertion]
 ) -> tuple[list[MetadataRecord], dict[str, ApiError | None]]:
-    """Records for the users whose changes will do, and what is answered to each user, in order."""
+    """Return records for the users whose changes are valid, and the answer for each user, in order."""
     mentions = Counter((change.user, change.mechanism) for change in changes)
     outcomes: dict[str, ApiError | None] = {change.user: None for change in changes}
     records: dict[str, list[MetadataRecord]] = {user: [] for user in outcomes}

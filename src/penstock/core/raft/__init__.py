@@ -1,1 +1,1 @@
-"""Raft as a sans-IO core: facts in, intentions out. The way in is `core.RaftCore`."""
+"""Raft as a sans-IO core: facts in, intentions out. `core.RaftCore` is the entry point."""

@@ -1,8 +1,8 @@
-"""Who belongs to the cluster: a value, its bytes in a log entry, and its history along the log.
+"""The members of the cluster: a value, its bytes in a log entry, and its history along the log.
 
-A configuration counts from the moment its entry is in the log, committed or not, and stops
-counting when the entry is truncated: `ConfigurationHistory` remembers enough to go back.
-Knows nothing of terms, roles or messages.
+A configuration takes effect when its entry is in the log, committed or not, and loses effect when
+the entry is truncated. `ConfigurationHistory` keeps enough to go back. Must not know: terms, roles,
+messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NodeId: TypeAlias = int
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """Voters decide; observers receive everything and decide nothing. Both in ascending order."""
+    """Voters decide; observers only receive. Both in ascending order."""
 
     voters: tuple[NodeId, ...]
     observers: tuple[NodeId, ...] = ()
@@ -40,7 +40,7 @@ class Configuration:
         return bool(self.voters) and sum(voter in nodes for voter in self.voters) >= self.majority
 
     def quorum_value(self, values: dict[NodeId, int]) -> int:
-        """The largest number that a majority of voters has reached; a voter without a number has reached 0."""
+        """The largest number that a majority of voters has reached; a missing voter counts as 0."""
         reached = sorted((values.get(voter, 0) for voter in self.voters), reverse=True)
         return reached[self.majority - 1] if reached else 0
 
@@ -66,7 +66,7 @@ def _split(text: str) -> tuple[NodeId, ...]:
 
 
 class ConfigurationHistory:
-    """The configurations that the log still knows: `(index, configuration)`, oldest first, never empty."""
+    """The configurations still in the log: `(index, configuration)`, oldest first, never empty."""
 
     __slots__ = ("_known",)
 
@@ -82,24 +82,24 @@ class ConfigurationHistory:
         return self._known[-1][0]
 
     def at(self, index: int) -> Configuration:
-        """The one that counted when the log ended at index."""
+        """The configuration in effect when the log ended at index."""
         return next(configuration for known, configuration in reversed(self._known) if known <= index)
 
     def since(self, index: int) -> list[Configuration]:
-        """The one that counted when the log ended at index, and those after it."""
+        """The configuration in effect when the log ended at index, and all later ones."""
         return [self.at(index), *(configuration for known, configuration in self._known if known > index)]
 
     def append(self, index: int, configuration: Configuration) -> None:
         self._known.append((index, configuration))
 
     def truncate_from(self, index: int) -> bool:
-        """Goes back to what counted before index. True if that changed anything."""
+        """Go back to the configuration in effect before index. Return True if that changed it."""
         kept = [item for item in self._known if item[0] < index]
         changed = len(kept) < len(self._known)
         self._known = kept
         return changed
 
     def forget_before(self, index: int) -> None:
-        """What counted at index stays, what is older is not needed any more: it is committed."""
+        """Keep the configuration in effect at index and drop older ones, which are no longer needed."""
         while len(self._known) > 1 and self._known[1][0] <= index:
             del self._known[0]

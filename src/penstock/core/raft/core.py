@@ -1,11 +1,10 @@
-"""The way in: `core.step(fact, now_ms) -> Outcome`.
+"""The entry point: `core.step(fact, now_ms) -> Outcome`.
 
-Sorts out terms, looks the reaction up in the table (`states.REACTIONS`), calls the rule, and adds what follows
-from every step: a leader sends what it can, writes get a number, the next deadline is named. The rules
-themselves are in `election`, `replication`, `snapshots`, `membership` and `transfer`; the state is `node.Node`.
-
-Nothing here awaits, opens, sleeps, reads a clock or rolls dice: time and chance are arguments. A step that
-raises has perhaps moved memory; whoever drives the core makes a new one from what is stored.
+A step checks terms, looks up the reaction in the table (`states.REACTIONS`) and calls the rule. Then it adds
+what follows every step: a leader sends what it can, writes get a number, the next deadline is set. The rules
+are in `election`, `replication`, `snapshots`, `membership` and `transfer`; the state is `node.Node`.
+Nothing here awaits, opens, sleeps, reads a clock or rolls dice: time and randomness are arguments. A step that
+raises may have changed memory; the caller must create a new core from what is stored.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from penstock.ports.clock import Chance
 
 
 class Replica(NamedTuple):
-    """A member of the cluster as its leader sees it."""
+    """A member of the cluster as the leader sees it."""
 
     node: NodeId
     is_voter: bool
@@ -62,9 +61,9 @@ class Status(NamedTuple):
 
 
 class RaftCore:
-    """One server. `configuration` is what it believes until its log or a snapshot says otherwise.
+    """One server. `configuration` applies until the log or a snapshot has one.
 
-    A server that shall join later begins with `Configuration(())` and waits to be added by the leader of the others.
+    A server that will join later starts with `Configuration(())` and waits until a leader adds it.
     """
 
     def __init__(
@@ -76,10 +75,10 @@ class RaftCore:
         stored: Stored | None = None,
     ) -> None:
         self._stored: Stored | None = stored or Stored()
-        """Until the first step."""
+        """The stored state, until the first step."""
         self.node = Node(node_id, configuration, settings, random, self._stored)
 
-    # ---- asking
+    # ---- queries
 
     def get_leader(self) -> NodeId | None:
         return self.node.leader
@@ -102,7 +101,7 @@ class RaftCore:
         )
         return (own, *others)
 
-    # ---- stepping
+    # ---- steps
 
     def request_vote(self, request: RequestVote, now_ms: int) -> Outcome:
         return self.step(Received(request), now_ms)
@@ -153,7 +152,7 @@ class RaftCore:
     def _receive(self, message: Message) -> None:
         node = self.node
         if message.recipient != node.node_id:
-            raise ValueError(f"a message for {message.recipient} came to {node.node_id}")
+            raise ValueError(f"node {node.node_id} received a message for node {message.recipient}")
         if not is_plausible(message.term, node.term):
             node.outcome.implausible = message
             return
@@ -163,7 +162,7 @@ class RaftCore:
                 and node.protects_leader_from(message.sender)
                 and not message.is_transfer
             ):
-                return  # a server that is out of touch must not unseat a leader that others hear
+                return  # an isolated server must not unseat a leader that other servers hear
             self._enter_newer_term(message.term)
         if message.term < node.term and not isinstance(message, PreVote):
             self._answer_from_the_past(message)
@@ -173,12 +172,12 @@ class RaftCore:
     def _enter_newer_term(self, term: int) -> None:
         node = self.node
         if node.role is Role.LEADER or (node.is_voter and node.election_deadline_ms is None):
-            node.restart_election_timer()  # also of an only voter that waited for its own vote, which counts no more
+            node.restart_election_timer()  # also for a single voter whose pending own vote is void now
         node.enter_term(term, voted_for=None)
         node.move(Move.FOLLOW, leader=None)
 
     def _answer_from_the_past(self, message: Message) -> None:
-        """Requests are refused with the current term, so that their sender takes it up. Answers are too late."""
+        """Refuse old requests with the current term, so that the sender adopts it. Drop old answers."""
         if isinstance(message, AppendEntries):
             replication.refuse_stale_append(self.node, message)
         elif isinstance(message, InstallSnapshot):
@@ -188,7 +187,7 @@ class RaftCore:
 
 
 def _speaks_of_the_future(message: Message) -> bool:
-    """Its term has not begun: asking for it, or agreeing to it, commits nobody."""
+    """The message is about a term that has not begun: it changes no server's term."""
     return isinstance(message, PreVote) or (isinstance(message, PreVoteResponse) and message.granted)
 
 

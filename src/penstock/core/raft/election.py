@@ -1,13 +1,11 @@
-"""Elections: pre-vote, votes, and when to doubt a leader (paper, 5.2 and 5.4.1; dissertation, 9.6 and 6.4).
+"""Elections: pre-vote, votes, and suspicion of a leader (paper, 5.2 and 5.4.1; dissertation, 9.6 and 6.4).
 
-Three rules keep a cluster calm. Nobody begins a term before a majority said in a pre-vote that it would vote.
-Who hears its leader votes for nobody else and does not even take up the newer term. A leader that a majority
-does not answer for an election timeout steps down (`replication.lead`). And one makes it quick: a broken
-connection to the leader is news of its death, so the pre-vote begins after a short grace and not after the
-election timeout.
-
-Votes are promises, so they leave after the write that holds them. So do vote requests: a candidate that forgot
-its campaign, and the end of its log, could otherwise be elected by votes for what it no longer is.
+Three rules keep a cluster calm. A server begins a term only after a majority promised its vote in a pre-vote. A
+server that hears its leader votes for no other server and does not adopt a newer term. A leader without answers
+from a majority for an election timeout steps down (`replication.lead`). A fourth rule makes elections quick: after
+a broken connection to the leader, the pre-vote begins after a short grace instead of the election timeout.
+Votes are promises, so they leave after they are written. Vote requests too: a candidate that forgot its campaign,
+and the end of its log, could otherwise be elected by votes for a log it no longer has.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def check_leader(node: Node, _: Tick) -> None:
         return
     if node.may_campaign:
         begin_pre_vote(node)
-    else:  # an observer cannot help itself: it waits to be found
+    else:  # an observer cannot campaign: it waits for a leader
         node.move(Move.FOLLOW, leader=None)
         node.election_deadline_ms = None
 
@@ -39,7 +37,7 @@ def doubt_leader(node: Node, lost: PeerLost) -> None:
     node.election_deadline_ms = min(node.election_deadline_ms, suspected_ms)
 
 
-# ---- asking
+# ---- requests
 
 
 def begin_pre_vote(node: Node) -> None:
@@ -71,7 +69,7 @@ def _other_voters(node: Node) -> list[NodeId]:
     return [voter for voter in node.configuration.voters if voter != node.node_id]
 
 
-# ---- answering
+# ---- answers
 
 
 def weigh_pre_vote(node: Node, ask: PreVote) -> None:
@@ -82,7 +80,7 @@ def weigh_pre_vote(node: Node, ask: PreVote) -> None:
 
 
 def request_vote(node: Node, ask: RequestVote) -> None:
-    """A vote is given once a term, to a candidate whose log is at least as up to date."""
+    """Vote once per term, for a candidate whose log is at least as up to date."""
     granted = is_vote_free(node, ask.sender) and _may_win(node, ask)
     if granted:
         if node.voted_for is None:
@@ -96,7 +94,7 @@ def _may_win(node: Node, ask: PreVote | RequestVote) -> bool:
 
 
 def is_vote_free(node: Node, candidate: NodeId) -> bool:
-    """Where the term has a leader, there is nothing left to vote on."""
+    """If the term has a leader, no vote is left to give."""
     return node.voted_for == candidate or (node.voted_for is None and node.leader is None)
 
 

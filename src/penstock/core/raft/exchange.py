@@ -1,15 +1,15 @@
-"""What a shell tells the core, and what the core wants done: inputs, `Outcome`, and what was stored.
+"""Inputs of the core, its `Outcome`, and the stored state.
 
-Durability order. `Outcome.generation` numbers what is to be stored; a shell stores outcomes in order, and one
-outcome in this order: hard state, snapshot, truncation, appended entries. A crash may leave any prefix of that.
+Durability order. `Outcome.generation` numbers the writes. A shell stores outcomes in order, and the parts of
+one outcome in this order: hard state, snapshot, truncation, appended entries. A crash may leave any prefix.
 Then
 
-- `send_now` may leave at once, together with the write;
-- `send_after_persist` may leave when everything up to the outcome's `generation` is stable, which may be so already;
-- `PersistDone(generation)` tells the core, which only then counts its own vote and its own log.
+- `send_now` may leave at once, in parallel with the write;
+- `send_after_persist` may leave when everything up to the outcome's `generation` is stable, perhaps already;
+- `PersistDone(generation)` informs the core, which only then counts its own vote and its own log.
 
-`restore` and then `committed` go to the state machine in this order and need not wait for the disk: what is
-committed is stable elsewhere. Entries up to `compact_to` may be deleted once `snapshot_to_store` is stable.
+`restore` and then `committed` go to the state machine in this order and need not wait for the disk: committed
+entries are stable on a majority. Entries up to `compact_to` may be deleted once `snapshot_to_store` is stable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.raft.messages import Entry, Message, Snapshot
 from penstock.core.raft.states import Kind, Role
 
 Token: TypeAlias = int
-"""The caller's name for whoever waits. Every token is answered by the step it came with."""
+"""The caller's name for a pending request. Every token is answered by the step that receives it."""
 
 
 # ---- inputs
@@ -31,7 +31,7 @@ Token: TypeAlias = int
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed: at the latest when `next_deadline_ms` is reached, and once to begin with."""
+    """Time has passed: due at `next_deadline_ms` at the latest, and once at start."""
 
     kind: ClassVar[Kind] = Kind.TICK
 
@@ -48,7 +48,7 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Propose:
-    """Each proposal becomes an entry. It has happened when an entry of its index *and term* is committed."""
+    """Each proposal becomes an entry. It has taken effect when an entry of its index *and term* is committed."""
 
     proposals: tuple[Proposal, ...]
     kind: ClassVar[Kind] = Kind.PROPOSE
@@ -62,7 +62,7 @@ class PersistDone:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotReady:
-    """The state machine as it was after the committed entry `index`."""
+    """The state machine after the committed entry `index`."""
 
     index: int
     data: bytes
@@ -71,7 +71,7 @@ class SnapshotReady:
 
 @dataclass(frozen=True, slots=True)
 class PeerLost:
-    """The connection to a peer broke: its process is probably gone."""
+    """The connection to a peer broke: its process is probably dead."""
 
     peer: NodeId
     kind: ClassVar[Kind] = Kind.PEER_LOST
@@ -79,14 +79,14 @@ class PeerLost:
 
 @dataclass(frozen=True, slots=True)
 class PeerBack:
-    """It can be reached again. Perhaps another process: who leads is shown by what it sends."""
+    """The peer is reachable again. It may be another process: only its messages show whether it leads."""
 
     peer: NodeId
     kind: ClassVar[Kind] = Kind.PEER_BACK
 
 
 class Change(Enum):
-    """Stranger, observer, voter: one server, one rung at a time."""
+    """Non-member, observer, voter: one server moves one step at a time."""
 
     ADD_OBSERVER = "AddObserver"
     ADD_VOTER = "AddVoter"
@@ -104,7 +104,7 @@ class ChangeMembership:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """To a voter, or to the one with the longest log. Over when the role changes or an election timeout has passed."""
+    """To a given voter, or to the one with the longest log. Ends on a role change or after an election timeout."""
 
     token: Token
     to: NodeId | None = None
@@ -117,14 +117,14 @@ LocalInput: TypeAlias = (
 Input: TypeAlias = LocalInput | Received
 
 
-# ---- what comes back
+# ---- results
 
 
 class HardState(NamedTuple):
     term: int = 0
     voted_for: NodeId | None = None
     is_new: bool = False
-    """Its disk began empty, and it has not caught up with a leader: it may have voted before, on another disk."""
+    """The disk was empty at start and has not caught up with a leader: the server may have voted on a lost disk."""
 
 
 NEVER_VOTED: Final = HardState()
@@ -133,9 +133,9 @@ NEVER_VOTED: Final = HardState()
 class Refusal(Enum):
     NOT_LEADER = "not the leader"
     TRANSFERRING = "leadership is being transferred"
-    TOO_MUCH_UNCOMMITTED = "too many bytes wait to be committed"
+    TOO_MUCH_UNCOMMITTED = "too many uncommitted bytes"
     CHANGE_IN_PROGRESS = "another change is not committed yet"
-    TERM_NOT_COMMITTED = "nothing of this term is committed yet"
+    TERM_NOT_COMMITTED = "no entry of this term is committed yet"
     NOT_CAUGHT_UP = "the observer is too far behind"
     NOT_A_VOTER = "not a voter"
     NOT_AN_OBSERVER = "not an observer"
@@ -145,7 +145,7 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """For a proposal or change its place in the log; for a transfer, which makes no entry, index 0."""
+    """The log position of a proposal or change; index 0 for a transfer, which makes no entry."""
 
     token: Token
     index: int
@@ -159,7 +159,7 @@ class Refused(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """Who leads, as this server knows it."""
+    """The leadership as this server knows it."""
 
     role: Role
     term: int
@@ -172,7 +172,7 @@ class Outcome:
     hard_state: HardState | None = None
     snapshot_to_store: Snapshot | None = None
     truncate_from: int | None = None
-    """1 is the whole log, also what of it `compact_to` has not deleted yet."""
+    """1 is the whole log, including entries that `compact_to` has not deleted yet."""
     append: list[Entry] = field(default_factory=list)
     compact_to: int | None = None
     send_now: list[Message] = field(default_factory=list)
@@ -186,7 +186,7 @@ class Outcome:
     refused: list[Refused] = field(default_factory=list)
     next_deadline_ms: int | None = None
     implausible: Message | None = None
-    """Of a term that cannot be true (`core.raft.terms`): it was not heard."""
+    """Messages ignored because their term is implausible (`core.raft.terms`)."""
 
     @property
     def has_writes(self) -> bool:
@@ -195,7 +195,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What a server finds on its disk when it starts. Entries follow each other; they may begin before the snapshot."""
+    """The stored state at start. Entries are consecutive; they may begin before the snapshot."""
 
     hard_state: HardState = NEVER_VOTED
     snapshot: Snapshot | None = None

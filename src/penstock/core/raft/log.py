@@ -1,8 +1,8 @@
-"""The log in memory: entries after a base, how much of it is committed, how much is stable.
+"""The log in memory: entries after a base, the commit index, the stable index.
 
-The base is the place before the first entry, known by index and term only. It lies at the snapshot or, so that slow
-followers need no snapshot, some entries before it. Invariants: `base_index <= snapshot index <= commit_index <=
-last_index`, `stable_index <= last_index`; what is committed is never truncated. Knows no roles, terms of elections or
+The base is the position before the first entry; only its index and term are known. It is at the snapshot or, so that
+slow followers need no snapshot, some entries before it. Invariants: `base_index <= snapshot index <= commit_index <=
+last_index`, `stable_index <= last_index`; committed entries are never truncated. Must not know: roles, elections,
 messages.
 """
 
@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 
 
 class CommittedEntryLost(PenstockError):
-    """A leader asked to replace a committed entry: some server broke its promises."""
+    """A leader tried to replace a committed entry: some server broke its promises."""
 
 
 class LogGap(PenstockError):
@@ -24,7 +24,7 @@ class LogGap(PenstockError):
 
 
 def continues(snapshot: Snapshot, entries: Sequence[Entry]) -> bool:
-    """Do these entries belong to the history that the snapshot ends?"""
+    """Whether these entries belong to the same history as the snapshot."""
     if entries[0].index > snapshot.index:
         return True
     return entries[-1].index >= snapshot.index and entries[snapshot.index - entries[0].index].term == snapshot.term
@@ -43,7 +43,7 @@ class RaftLog:
 
     @staticmethod
     def recover(snapshot: Snapshot, entries: Sequence[Entry]) -> RaftLog:
-        """What a crash left. A log that does not go through the snapshot was about to be replaced by it."""
+        """Recover after a crash. A log that does not match the snapshot was about to be replaced by it."""
         if entries and entries[0].index > snapshot.index + 1:
             raise LogGap(f"the snapshot ends at {snapshot.index}, the log begins at {entries[0].index}")
         if not entries or not continues(snapshot, entries):
@@ -66,21 +66,21 @@ class RaftLog:
         return self._entries[-1].term if self._entries else self.base_term
 
     def term_at(self, index: int) -> int | None:
-        """None where the log has been compacted, and beyond its end."""
+        """None if the entry was compacted or is past the end."""
         if self.base_index < index <= self.last_index:
             return self._entries[index - self.base_index - 1].term
         return self.base_term if index == self.base_index else None
 
     def between(self, first: int, last: int) -> list[Entry]:
-        """Entries from first to last, both included."""
+        """Entries from first to last, inclusive."""
         return self._entries[first - self.base_index - 1 : last - self.base_index]
 
     def after(self, index: int) -> list[Entry]:
-        """All that follow; none where the next one has been compacted."""
+        """All entries after index; none if the next one was compacted."""
         return self._entries[index - self.base_index :] if index >= self.base_index else []
 
     def batch_from(self, index: int, max_bytes: int) -> tuple[Entry, ...]:
-        """Entries from index on, as many as fit and at least one, if there is one."""
+        """Entries from index on: as many as fit, and at least one if there is one."""
         batch: list[Entry] = []
         size = 0
         for position in range(index - self.base_index - 1, len(self._entries)):
@@ -92,13 +92,13 @@ class RaftLog:
         return tuple(batch)
 
     def is_at_most(self, last_index: int, last_term: int) -> bool:
-        """Is a log with this end at least as up to date as this one?"""
+        """Whether a log with this end is at least as up to date as this log."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
-    # ---- where two logs differ
+    # ---- conflicts
 
     def conflict_at(self, prev_index: int) -> tuple[int, int]:
-        """What to tell a leader whose `prev_index` does not match: index and term, see `AppendResponse`."""
+        """The conflict to report if `prev_index` does not match: index and term, see `AppendResponse`."""
         term = self.term_at(prev_index)
         if term is None:
             return self.last_index + 1, 0
@@ -108,7 +108,7 @@ class RaftLog:
         return first, term
 
     def next_after_conflict(self, conflict_index: int, conflict_term: int, prev_index: int) -> int:
-        """Where a follower with this conflict may agree: after the last own entry of that term, or before all of it."""
+        """Where a follower with this conflict may agree: after our last entry of that term, or before all of it."""
         if conflict_term == 0:
             return min(conflict_index, prev_index)
         index = min(prev_index - 1, self.last_index)
@@ -137,7 +137,7 @@ class RaftLog:
         self._stable_before(index)
 
     def compact_to(self, index: int) -> None:
-        """Forgets entries up to index; all of them are in a snapshot."""
+        """Drop entries up to index; a snapshot contains them."""
         if index > self.base_index:
             term = self.term_at(index)
             assert term is not None
@@ -145,7 +145,7 @@ class RaftLog:
             self.base_index, self.base_term = index, term
 
     def restart_at(self, snapshot: Snapshot) -> None:
-        """Nothing of the log is any use: it continues after a snapshot of the leader."""
+        """Drop the whole log; it continues after the leader's snapshot."""
         self._entries.clear()
         self.base_index, self.base_term = snapshot.index, snapshot.term
         self.commit_index = snapshot.index
@@ -161,7 +161,7 @@ class RaftLog:
             self.stable_index = self._writing.popleft()[1]
 
     def _stable_before(self, index: int) -> None:
-        """What is cut off does not become stable when an older write ends."""
+        """Truncated entries must not become stable when an older write ends."""
         end = max(index - 1, 0)
         self.stable_index = min(self.stable_index, end)
         self._writing = deque((generation, min(last, end)) for generation, last in self._writing)

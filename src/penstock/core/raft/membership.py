@@ -1,9 +1,9 @@
 """Membership changes, one server at a time (dissertation, 4.1 to 4.3).
 
-Stranger, observer, voter: each change is one rung up or down for one server, so that any majority before and
-any majority after it have a server in common. Two more conditions make this safe: the change before is
-committed, and so is an entry of the leader's own term. An observer becomes a voter only when it has caught up,
-so that a new voter does not hold up commits.
+Non-member, observer, voter: each change moves one server one step, so any majority before and any majority
+after the change share a server. Two more conditions make this safe: the previous change is committed, and so is
+an entry of the leader's own term. An observer becomes a voter only after it has caught up, so that a new voter
+does not delay commits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What servers say to each other, and what their logs are made of. Values without behaviour.
+"""Messages between servers and the entries of their logs. Values without behaviour.
 
-Every message names its sender, its recipient and a term: the sender's own, except in PreVote and a granted
-PreVoteResponse, where it is the term that an election would have.
+Every message has a sender, a recipient and a term: the sender's own, except in PreVote and a granted
+PreVoteResponse, where it is the term of the possible election.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class EntryKind(Enum):
 
     DATA = "data"
     NO_OP = "no-op"
-    """The first entry of every term: what older terms left behind commits with it."""
+    """The first entry of every term: entries of older terms commit with it."""
     CONFIGURATION = "configuration"
 
 
@@ -34,13 +34,13 @@ class Entry:
 
     @property
     def size_bytes(self) -> int:
-        """What it counts towards the bounds: an entry without data costs something too."""
+        """Size for the bounds; an entry without data has a size too."""
         return ENTRY_OVERHEAD_BYTES + len(self.data)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state machine after `index`; `data` is opaque. Index 0 is the empty state every server begins with."""
+    """The state machine after `index`; `data` is opaque. Index 0 is the empty initial state of every server."""
 
     index: int
     term: int
@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PreVote(Message):
-    """Would you vote for me, if I began an election?"""
+    """Would the recipient vote for the sender in a new election?"""
 
     last_index: int
     last_term: int
@@ -76,7 +76,7 @@ class RequestVote(Message):
     last_index: int
     last_term: int
     is_transfer: bool = False
-    """The leader itself asked for this election: voters need not protect it."""
+    """The leader requested this election, so voters need not protect it."""
     kind: ClassVar[Kind] = Kind.REQUEST_VOTE
 
 
@@ -88,7 +88,7 @@ class VoteResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class AppendEntries(Message):
-    """Entries that follow `prev_index`; without entries a heartbeat."""
+    """Entries that follow `prev_index`; a heartbeat if there are none."""
 
     prev_index: int
     prev_term: int
@@ -99,10 +99,10 @@ class AppendEntries(Message):
 
 @dataclass(frozen=True, slots=True)
 class AppendResponse(Message):
-    """Accepted: the log is the leader's up to `match_index`, and stable.
+    """Accepted: the log matches the leader's up to `match_index`, and is stable.
 
-    Refused: `conflict_term` is the term found at `prev_index` and `conflict_index` the first entry of it; where the
-    log is too short, `conflict_term` is 0 and `conflict_index` the end of the log.
+    Refused: `conflict_term` is the term at `prev_index`, and `conflict_index` its first entry. If the log is too
+    short, `conflict_term` is 0 and `conflict_index` the end of the log.
     """
 
     accepted: bool
@@ -115,7 +115,7 @@ class AppendResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class InstallSnapshot(Message):
-    """One chunk of a snapshot. The last is answered like an append: AppendResponse with the snapshot's index."""
+    """One chunk of a snapshot. The answer to the last is an AppendResponse with the snapshot's index."""
 
     snapshot_index: int
     snapshot_term: int
@@ -135,6 +135,6 @@ class SnapshotResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Message):
-    """From the leader: campaign at once, you have my log."""
+    """From the leader: campaign at once, your log is complete."""
 
     kind: ClassVar[Kind] = Kind.TIMEOUT_NOW

@@ -1,8 +1,8 @@
-"""The state of one server, as in the paper's Figure 2, and the few ways to change it.
+"""The state of one server, as in the paper's Figure 2, and the operations that change it.
 
-Everything that must reach the disk goes through here, so that memory and `Outcome` say the same. The rules of
-elections, replication, snapshots and membership live in their own modules and take a `Node`. Time (`now_ms`)
-and chance (`random`) are given; nothing here asks for them.
+Everything that must reach the disk goes through here, so that memory and `Outcome` agree. The rules of
+elections, replication, snapshots and membership are in their own modules and take a `Node`. Time (`now_ms`)
+and randomness (`random`) are arguments.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Node:
         self.configurations = ConfigurationHistory(self.snapshot.index, self.snapshot.configuration)
         self._learn(self.log.between(self.snapshot.index + 1, self.log.last_index))
         self.generation = 0
-        """Of the last write that was asked for."""
+        """The number of the last write requested."""
 
         # Volatile on all servers.
         self.role = Role.FOLLOWER
         self.leader: NodeId | None = None
         self.leader_heard_ms = 0
         self.is_leader_lost = False
-        """Its connection is broken; meaningful while there is a leader."""
+        """The leader's connection is broken; meaningful while there is a leader."""
         self.election_deadline_ms: int | None = None
         self.incoming: tuple[Snapshot, bytearray] | None = None
-        """A snapshot of the leader, as far as it has come; its own `data` is empty."""
+        """The leader's snapshot as received so far; its own `data` is empty."""
 
         # Volatile on candidates.
         self.ballots: set[NodeId] = set()
-        """Who granted; asked for membership only, never iterated."""
+        """Voters that granted; used for membership only, never iterated."""
         self.attempts = 0
-        """Campaigns since there was a leader."""
+        """Campaigns since the last leader."""
         self.ballot_generation = 0
         """The own vote counts when this write is stable."""
 
@@ -64,7 +64,7 @@ class Node:
         self.transfer_to: NodeId | None = None
         self.transfer_deadline_ms = 0
 
-    # ---- who is who
+    # ---- membership
 
     @property
     def configuration(self) -> Configuration:
@@ -76,8 +76,8 @@ class Node:
 
     @property
     def may_campaign(self) -> bool:
-        """Also who is to lose its vote, until that is committed: it may be the only one that has the entry which says
-        so (dissertation, 4.2.2). Whether it wins is up to the new voters. In the last term nobody does."""
+        """A voter being removed may campaign until its removal is committed: it may be the only server with that entry
+        (dissertation, 4.2.2). The new voters decide whether it wins. In the last term no server may campaign."""
         if self.term >= LAST_TERM or not self.may_vote_for(self.log.last_index):
             return False
         since = self.configurations.since(self.log.commit_index)
@@ -89,7 +89,7 @@ class Node:
 
     @property
     def has_live_leader(self) -> bool:
-        """Heard of within the shortest election timeout, and still connected. A leader is its own witness."""
+        """The leader was heard within the shortest election timeout and is connected. A leader hears itself."""
         if self.role is Role.LEADER:
             return True
         if self.leader is None or self.is_leader_lost:
@@ -97,7 +97,7 @@ class Node:
         return self.now_ms < self.leader_heard_ms + self.settings.election_timeout_ms
 
     def protects_leader_from(self, candidate: NodeId) -> bool:
-        """A leader that asks for votes has been restarted, and leads no more."""
+        """A leader that requests votes has restarted and no longer leads."""
         return self.has_live_leader and candidate != self.leader
 
     # ---- roles and terms
@@ -117,19 +117,19 @@ class Node:
         self.incoming = None
 
     def vote_for(self, candidate: NodeId | None) -> None:
-        """None: for nobody yet."""
+        """None: no vote yet."""
         self.voted_for = candidate
         self.is_new = self.is_new and candidate is None
         self.outcome.hard_state = HardState(self.term, candidate, self.is_new)
 
     def may_vote_for(self, last_index: int) -> bool:
-        """A voter whose disk began empty may be one that has lost its disk, and with it what it voted for and what it
-        helped to commit: its vote could elect a server that lacks that. It votes where nobody has anything yet, as in
-        a cluster that begins."""
+        """A voter whose disk was empty at start may have lost its disk, with its vote and with entries it helped to
+        commit: its vote could elect a server without those entries. It votes only while no server has entries, as in
+        a new cluster."""
         return not self.is_new or last_index == 0
 
     def is_up_to_date(self) -> None:
-        """It holds what is committed, stable, and has heard of a term that has a leader: it is new no more."""
+        """It has stored all committed entries and knows a term with a leader: it is no longer new."""
         if self.is_new:
             self.is_new = False
             self.outcome.hard_state = HardState(self.term, self.voted_for)
@@ -137,21 +137,21 @@ class Node:
     def restart_election_timer(self) -> None:
         timeout_ms = self.settings.election_timeout_ms
         if self.configuration.voters == (self.node_id,):
-            self.election_deadline_ms = self.now_ms  # nobody to wait for
+            self.election_deadline_ms = self.now_ms  # no other voter to wait for
         else:
             self.election_deadline_ms = self.now_ms + timeout_ms + self.random.randrange(timeout_ms)
 
     def await_leader(self) -> None:
-        """After a start. A leader that lives reaches out soon, and would be protected from a pre-vote anyway."""
+        """Wait for a leader after a start. A live leader sends soon and is protected from a pre-vote anyway."""
         self.restart_election_timer()
         grace_ms = self.settings.lost_leader_grace_ms
         if self.configuration.voters != (self.node_id,) and grace_ms:
             self.election_deadline_ms = self.now_ms + grace_ms + self.random.randrange(grace_ms + 1)
 
     def restart_retry_timer(self) -> None:
-        """A split vote is nobody's fault: ask again soon, each at another moment, and later if that does not help.
+        """After a split vote, retry soon, each server at another moment, with growing delays.
 
-        Who votes alone waits for its own disk: a new term before that is done would wait for the disk again.
+        A single voter waits for its own disk: a new term before that would wait for the disk again.
         """
         timeout_ms = self.settings.election_timeout_ms
         if self.configuration.voters == (self.node_id,):
@@ -161,7 +161,7 @@ class Node:
             self.election_deadline_ms = self.now_ms + pause_ms + self.random.randrange(min(2 * pause_ms, timeout_ms))
 
     def follow(self, leader: NodeId) -> None:
-        """It sent entries or a snapshot in this term, which only the leader of the term does."""
+        """The sender sent entries or a snapshot in this term, as only the leader of the term does."""
         if self.leader is None:
             self.move(Move.FOLLOW, leader)
         elif self.leader != leader:
@@ -184,7 +184,7 @@ class Node:
         self.outcome.truncate_from = index
 
     def commit_to(self, index: int) -> None:
-        """Hands entries to the state machine, in order and once in the life of this object."""
+        """Pass entries to the state machine, in order and once per instance."""
         if index > self.log.commit_index:
             self.outcome.committed.extend(self.log.between(self.log.commit_index + 1, index))
             self.log.commit_index = index
@@ -195,7 +195,7 @@ class Node:
         self.configurations.forget_before(snapshot.index)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """The leader's snapshot replaces log and state machine."""
+        """The leader's snapshot replaces the log and the state machine."""
         self.outcome.truncate_from = 1
         self.log.restart_at(snapshot)
         self.configurations = ConfigurationHistory(snapshot.index, snapshot.configuration)
@@ -203,12 +203,12 @@ class Node:
         self.outcome.restore = snapshot
 
     def cut_leftovers(self, stored: Stored) -> None:
-        """A crash came between a snapshot of the leader and the end of the log that it replaced."""
+        """A crash interrupted the replacement of the log by a leader's snapshot."""
         if stored.entries and not continues(self.snapshot, stored.entries):
             self.outcome.truncate_from = 1
 
     def _learn(self, entries: list[Entry]) -> None:
-        """A configuration counts as soon as it is in the log."""
+        """A configuration takes effect as soon as it is in the log."""
         for entry in entries:
             if entry.kind is EntryKind.CONFIGURATION:
                 self.configurations.append(entry.index, Configuration.decode(entry.data))

@@ -1,8 +1,8 @@
-"""What a leader knows of one follower, and how much it may send to it.
+"""The leader's view of one follower, and how much may be sent to it.
 
-    PROBE      where the logs agree is not known: one append at a time, until answered or a heartbeat is due
-    REPLICATE  known: appends follow each other, `next_index` runs ahead, in flight at most so many messages and bytes
-    SNAPSHOT   what it needs is compacted: chunks of a snapshot, one at a time
+    PROBE      the matching point is unknown: one append at a time, until answered or a heartbeat is due
+    REPLICATE  it is known: appends follow each other, `next_index` runs ahead, messages and bytes in flight are limited
+    SNAPSHOT   the entries it needs are compacted: snapshot chunks, one at a time
 
 Invariant: `match_index < next_index`; everything up to `match_index` is stable at a follower that still has its disk.
 """
@@ -47,10 +47,10 @@ class Progress:
         self.next_index = next_index
         self.pace = Pace.PROBE
         self.is_waiting = False
-        """Of a probe or a chunk: it is under way, send nothing more."""
+        """A probe or a chunk is in flight: send nothing more."""
         self.commit_sent = 0
         self.heard_ms = now_ms
-        """When it last answered anything; when it became known, to begin with."""
+        """Time of the last answer; initially the time of creation."""
         self.caught_up_ms = now_ms
         self.snapshot: Snapshot | None = None
         self.snapshot_offset = 0
@@ -74,7 +74,7 @@ class Progress:
             self.next_index = entries[-1].index + 1
 
     def accepted(self, match_index: int, base_index: int) -> None:
-        """It has the log up to here: all of its snapshot, or enough for the log to take over."""
+        """The follower has the log up to `match_index`: all of its snapshot, or enough to continue from the log."""
         self.match_index = max(self.match_index, match_index)
         self.next_index = max(self.next_index, self.match_index + 1)
         while self._inflight and self._inflight[0][0] <= self.match_index:
@@ -85,15 +85,15 @@ class Progress:
             self.next_index = self.match_index + 1
 
     def is_stale_refusal(self, prev_index: int) -> bool:
-        """Answers an append sent before what is known now."""
+        """The answer is to an append older than what is known now."""
         if self.pace is Pace.REPLICATE:
             return prev_index <= self.match_index
         return self.pace is Pace.SNAPSHOT or prev_index != self.next_index - 1
 
     def refused(self, prev_index: int, next_index: int) -> None:
-        """The logs part before `prev_index`, and may agree before `next_index`."""
+        """The logs differ before `prev_index` and may agree before `next_index`."""
         if prev_index <= self.match_index:
-            self.match_index = 0  # it does not hold any more what it said was stable: its disk was lost
+            self.match_index = 0  # entries it reported as stable are gone: it lost its disk
         self.probe_from(next_index)
 
     def probe_from(self, next_index: int) -> None:

@@ -1,9 +1,9 @@
 """Replication: appending, matching logs, committing (paper, 5.3 and 5.4.2).
 
-A leader sends whenever it may (`replicate`, at the end of each of its steps), in parallel with its own write.
-It counts its own log when that is stable, and followers by their acknowledgements, which leave after their
-writes. It commits by counting only entries of its own term; what older terms left commits with them, and the
-no-op that begins a term sees to it.
+A leader sends whenever it may (`replicate`, at the end of each step), in parallel with its own write. It
+counts its own log once that is stable, and followers by their acknowledgements, which leave after their
+writes. It commits only entries of its own term by counting; entries of older terms commit with them. The
+no-op at the start of a term ensures that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def begin_term(node: Node) -> None:
 
 
 def follow_configuration(node: Node) -> None:
-    """One progress for every other member; new ones are probed from the end of the log."""
+    """One progress for each other member; new members are probed from the end of the log."""
     next_index = node.log.last_index + 1
     node.followers = {
         peer: node.followers.get(peer) or Progress(peer, node.settings, next_index, node.now_ms)
@@ -66,7 +66,7 @@ def lead(node: Node, _: Tick) -> None:
 
 
 def quorum_deadline_ms(node: Node) -> int:
-    """When a majority will have been silent for an election timeout."""
+    """The moment when a majority has been silent for an election timeout."""
     heard_ms = {peer: progress.heard_ms for peer, progress in node.followers.items()}
     heard_ms[node.node_id] = node.now_ms
     return node.configuration.quorum_value(heard_ms) + node.settings.election_timeout_ms
@@ -78,7 +78,7 @@ def step_down(node: Node) -> None:
 
 
 def _heartbeat(node: Node, progress: Progress) -> None:
-    """What was under way is given up for lost: probe and chunk go out again. Otherwise an append without entries."""
+    """Treat a probe or chunk in flight as lost and send it again. Otherwise send an empty append."""
     progress.is_waiting = False
     if progress.pace is Pace.REPLICATE:
         _send_append(node, progress, ())
@@ -89,7 +89,7 @@ def _heartbeat(node: Node, progress: Progress) -> None:
 
 
 def replicate(node: Node) -> None:
-    """Sends to every follower what it lacks and may be sent: entries, news of commits, chunks of a snapshot."""
+    """Send every follower what it lacks and may get: entries, commit indexes, chunks of a snapshot."""
     for progress in node.followers.values():
         while progress.may_send and _is_behind(node, progress):
             _send_more(node, progress)
@@ -114,7 +114,7 @@ def _send_more(node: Node, progress: Progress) -> None:
 def _send_append(node: Node, progress: Progress, entries: tuple[Entry, ...]) -> None:
     prev_index = progress.next_index - 1
     prev_term = node.log.term_at(prev_index)
-    if prev_term is None:  # it was compacted away while appends were in flight
+    if prev_term is None:  # compacted while appends were in flight
         progress.probe_from(progress.match_index + 1)
         _send_more(node, progress)
         return
@@ -157,13 +157,13 @@ def advance_commit(node: Node) -> None:
     committed = node.outcome.committed[before:]
     node.uncommitted_bytes -= sum(entry.size_bytes for entry in committed if entry.term == node.term)
     if not node.is_voter and node.configurations.latest_index <= index:
-        replicate(node)  # the commit is this leader's last word
+        replicate(node)  # tells the followers about the commit before this leader steps down
         transfer.hand_over_at_once(node)
         step_down(node)
 
 
 def may_commit_by_counting(node: Node, index: int) -> bool:
-    """Figure 8: an older term's entry on a majority can still be replaced."""
+    """Figure 8: an entry of an older term on a majority can still be replaced."""
     return node.log.term_at(index) == node.term
 
 
@@ -203,14 +203,14 @@ def append_entries(node: Node, append: AppendEntries) -> None:
 
 
 def _shows_all_committed(node: Node, append: AppendEntries) -> bool:
-    """Everything that was ever committed is on this disk: a leader knows that much once it has committed an entry of
+    """Whether this disk has everything ever committed. A leader knows that once it has committed an entry of
     its own term."""
     commit_index = append.commit_index
     return commit_index <= node.log.stable_index and node.log.term_at(commit_index) == append.term
 
 
 def append_missing(node: Node, entries: tuple[Entry, ...]) -> None:
-    """What is there already stays, for the message may be old; the first difference ends the log."""
+    """Keep existing entries, because the message may be old; truncate at the first difference."""
     position = node.log.first_difference(entries)
     if position is None:
         return
@@ -224,7 +224,7 @@ def note_stable(node: Node, done: PersistDone) -> None:
 
 
 def refuse_stale_append(node: Node, append: AppendEntries) -> None:
-    """The answer's term tells a former leader that its time is over."""
+    """Tell a former leader, through the term of the answer, that its term is over."""
     node.outcome.send_now.append(AppendResponse(*_back_to(node, append), False, append.prev_index))
 
 

@@ -1,7 +1,7 @@
-"""Snapshots: shortening the log, and sending a snapshot to whom the log cannot help any more (paper, 7).
+"""Snapshots: shorten the log, and send a snapshot to followers that the log cannot serve (paper, 7).
 
-The core keeps the bytes of its own last snapshot, and per follower that receives one the snapshot it began
-with. Chunks go one at a time; the answer says how far the follower has come, so lost, doubled and reordered
+The core keeps the bytes of its own last snapshot, and for each receiving follower the snapshot it started
+with. Chunks go one at a time. The answer tells how far the follower is, so lost, duplicate and reordered
 chunks do no harm.
 """
 
@@ -14,7 +14,7 @@ from penstock.core.raft.progress import Progress
 
 
 def compact(node: Node, ready: SnapshotReady) -> None:
-    """A snapshot that came after a newer one, or of what is not committed here, is of no use."""
+    """Ignore a snapshot that is older than the current one or not committed here."""
     if not node.snapshot.index < ready.index <= node.log.commit_index:
         return
     term = node.log.term_at(ready.index)
@@ -79,7 +79,7 @@ def install_snapshot(node: Node, chunk: InstallSnapshot) -> None:
 
 
 def _incoming(node: Node, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
-    """A chunk of another snapshot begins anew."""
+    """A chunk of another snapshot starts a new buffer."""
     head = Snapshot(chunk.snapshot_index, chunk.snapshot_term, chunk.configuration)
     if node.incoming is None or node.incoming[0] != head:
         node.incoming = head, bytearray()
@@ -87,7 +87,7 @@ def _incoming(node: Node, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
 
 
 def _install(node: Node, snapshot: Snapshot) -> None:
-    """A log that goes through the snapshot's last entry is right up to there and needs only to be committed."""
+    """A log that contains the snapshot's last entry is correct up to there and only needs a commit."""
     if node.log.term_at(snapshot.index) == snapshot.term:
         node.commit_to(snapshot.index)
     else:
@@ -101,5 +101,5 @@ def _acknowledge(node: Node, chunk: InstallSnapshot) -> None:
 
 
 def refuse_stale_chunk(node: Node, chunk: InstallSnapshot) -> None:
-    """The answer's term tells a former leader that its time is over."""
+    """Tell a former leader, through the term of the answer, that its term is over."""
     node.outcome.send_now.append(SnapshotResponse(node.node_id, chunk.sender, node.term, chunk.snapshot_index, 0))

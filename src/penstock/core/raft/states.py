@@ -1,19 +1,18 @@
-"""The four roles of a server and what each makes of everything that can reach it, as two tables.
+"""The four roles of a server and their reactions, as two tables.
 
     Follower ------- SUSPECT ---> PreCandidate   the leader is silent, or its connection broke
     PreCandidate --- CAMPAIGN --> Candidate      a majority would vote: a new term
     Follower ------- CAMPAIGN --> Candidate      the leader handed over (TimeoutNow)
     Candidate ------ WIN -------> Leader         a majority voted
-    Candidate ------ SUSPECT ---> PreCandidate   nobody won in time
+    Candidate ------ SUSPECT ---> PreCandidate   no candidate won in time
     any ------------ FOLLOW ----> Follower       a newer term, a leader of this term, or no quorum left
 
-`MOVES` says where a move leads, `REACTIONS` what an input or a message *of the server's own term*
-meets in each role; messages of older and newer terms are sorted out before (`core.RaftCore`).
-What is in neither table is a named error. The pairs left out of `REACTIONS` are those that only a
-second leader of the same term could cause, so meeting one means that safety is already gone.
-
-An observer is a follower that the configuration does not count as a voter: it has no role of its own. One that has
-lost its vote, but perhaps not for good, may campaign and lead until that is committed (`node.Node.may_campaign`).
+`MOVES` gives the next role of a move. `REACTIONS` gives the reaction of each role to an input or a message *of the
+server's own term*; `core.RaftCore` handles older and newer terms before. A pair missing in the tables is a named
+error. Only a second leader of the same term could cause the pairs missing in `REACTIONS`, so they mean that safety
+is already lost.
+An observer is a follower that is not a voter in the configuration: it has no role of its own. A voter whose removal
+is not committed yet may campaign and lead until it is (`node.Node.may_campaign`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from penstock.model.errors import PenstockError
 
 
 class Role(Enum):
-    __hash__ = object.__hash__  # members are one of a kind; the hash of Enum, of the name, is made in Python every time
+    __hash__ = object.__hash__  # by identity, in C: Enum hashes the name in Python on every call
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -43,7 +42,7 @@ class Move(Enum):
 
 
 class Kind(Enum):
-    """Everything that can reach a server: what its shell says first, then what other servers say."""
+    """Every input of a server: from its shell first, then from other servers."""
 
     __hash__ = object.__hash__
 
@@ -69,7 +68,7 @@ class Kind(Enum):
 class Reaction(Enum):
     __hash__ = object.__hash__
 
-    IGNORE = "ignore: it comes too late to matter"
+    IGNORE = "ignore: too late to matter"
     REFUSE = "refuse and name the leader"
     CHECK_LEADER = "begin an election if the time is up"
     LEAD = "heartbeats, quorum, transfer"
@@ -80,12 +79,12 @@ class Reaction(Enum):
     COMPACT = "keep the snapshot, shorten the log"
     DOUBT_LEADER = "begin an election after a short grace, if it was the leader"
     PROBE_LATER = "send to it only with heartbeats"
-    PROBE_NOW = "find out where it stands"
+    PROBE_NOW = "find its matching point"
     CHANGE = "append a new configuration"
     TRANSFER = "let a voter catch up, then tell it to campaign"
-    WEIGH_PRE_VOTE = "say whether it would get the vote"
+    WEIGH_PRE_VOTE = "answer whether it would get the vote"
     COUNT_PRE_VOTE = "count, campaign on a majority"
-    WEIGH_VOTE = "vote, once a term, for a log at least as good"
+    WEIGH_VOTE = "vote, once per term, for a log at least as up to date"
     COUNT_VOTE = "count, lead on a majority"
     FOLLOW_AND_APPEND = "follow its sender, append what fits"
     COUNT_APPEND = "move the match index, commit"
@@ -95,7 +94,7 @@ class Reaction(Enum):
 
 
 class IllegalMove(PenstockError):
-    """A defect: a server was asked to change its role in a way that Raft does not know."""
+    """A defect: Raft has no such change of role."""
 
 
 class ImpossibleMessage(PenstockError):
@@ -158,4 +157,4 @@ def reaction_of(role: Role, kind: Kind) -> Reaction:
     try:
         return REACTIONS[role, kind]
     except KeyError:
-        raise ImpossibleMessage(f"a {role.value} met {kind.value} of its own term: there are two leaders") from None
+        raise ImpossibleMessage(f"a {role.value} got {kind.value} of its own term: there are two leaders") from None

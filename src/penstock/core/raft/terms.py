@@ -1,12 +1,12 @@
-"""Which terms can be true. A term is the leader epoch of its batches, an int32, and never goes back: one that was taken
-up by mistake, from a damaged file or a hostile peer, would be there for good, and the last one ends the quorum.
+"""Plausible terms. A term is the leader epoch of its batches, an int32, and never decreases: a wrong term from a
+damaged file or a hostile peer would stay forever, and the last term would end the quorum.
 
     0 ....................... HEALED_TERM .......... HEALED_TERM + MAX_JUMP ........ LAST_TERM ..... 2^31 - 1
-    real elections get here   what is too high on    others may jump here            nobody goes
-                              a disk becomes this                                    beyond it
+    real elections get here   a higher term on disk  peers may jump up to here       no term is
+                              is reset to this                                       beyond it
 
-An election takes a tenth of a second at least, so `MAX_JUMP` of them while a server was away takes weeks, and 2^30
-three years. A message of a term that is further ahead is not heard, as if it had been lost: that is safe in Raft.
+An election takes at least a tenth of a second. So `MAX_JUMP` elections while a server is away take weeks, and 2^30
+take three years. A message with a term further ahead is ignored like a lost message, which is safe in Raft.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LAST_TERM: Final = (1 << 31) - 1 - MAX_JUMP
 
 
 def is_plausible(term: int, own_term: int) -> bool:
-    """Whether a server of `own_term` may hear of that one."""
+    """Whether a server with `own_term` may accept the term."""
     if term <= own_term:
         return True
     return term <= LAST_TERM and (term - own_term <= MAX_JUMP or HEALED_TERM <= term <= HEALED_TERM + MAX_JUMP)
@@ -30,6 +30,6 @@ def needs_healing(term: int) -> bool:
 
 
 def can_be_healed(last_log_term: int) -> bool:
-    """A term beyond the last one that left no entry in the log was never led here, so nothing was promised between
-    `HEALED_TERM` and it: the vote may be forgotten, and the term go back to one that is beyond all real ones."""
+    """A term beyond `LAST_TERM` without an entry in the log was never led here, so nothing was promised between
+    `HEALED_TERM` and it: the vote may be forgotten and the term reset to a value above all real terms."""
     return last_log_term < HEALED_TERM

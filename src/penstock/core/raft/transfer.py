@@ -1,6 +1,6 @@
-"""Handing leadership over: stop taking proposals, let a voter catch up, tell it to campaign (dissertation, 3.10).
+"""Leadership transfer: refuse proposals, let a voter catch up, tell it to campaign (dissertation, 3.10).
 
-A transfer is over when another leads, or given up after an election timeout; then proposals are taken again.
+A transfer ends when another server leads, or after an election timeout; then proposals are accepted again.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def transfer_leadership(node: Node, order: TransferLeadership) -> None:
 
 
 def hand_over_if_ready(node: Node) -> None:
-    """Asked after every acknowledgement: a lost TimeoutNow goes out again with the next heartbeat."""
+    """Called after every acknowledgement: a lost TimeoutNow is sent again with the next heartbeat."""
     target = node.transfer_to
     if target is not None and node.followers[target].match_index == node.log.last_index:
         node.outcome.send_now.append(TimeoutNow(node.node_id, target, node.term))
 
 
 def hand_over_at_once(node: Node) -> None:
-    """A leader that has been removed names its successor, so that nobody has to wait for a timeout."""
+    """A removed leader names its successor, so that the others need not wait for a timeout."""
     if (target := _best_successor(node)) is not None:
         node.outcome.send_now.append(TimeoutNow(node.node_id, target, node.term))
 

@@ -9,6 +9,7 @@ from penstock.core.metadata import brokers, decisions, partitions, reassignment
 from penstock.core.metadata.image import MetadataImage, PartitionState
 from penstock.core.metadata.records import MetadataRecord
 from penstock.core.metadata.requests import ElectionKind, IsrChange, Registration, ReplicaEpoch
+from penstock.model.new_topic import NewTopic
 
 TOPIC_ID = bytes(range(16))
 
@@ -57,7 +58,7 @@ class SmallCluster:
     def create(self, *replicas: Sequence[int], name: str = "t", topic_id: bytes = TOPIC_ID) -> PartitionState:
         """The first partition of a topic with these replicas."""
         given = dict(enumerate(replicas))
-        self.apply(decisions.create_topic(self.image, [], name, topic_id, -1, -1, given, {}))
+        self.apply(decisions.create_topic(self.image, [], NewTopic(name, assignments=given), topic_id))
         return self.image.topics[name].partitions[0]
 
     @property

@@ -18,7 +18,7 @@ UPGRADE, SAFE, UNSAFE = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, Upgrade
 def test_what_is_finalized_from_the_start() -> None:
     levels = features.finalized(MetadataImage())
     assert levels[features.METADATA_VERSION] == 25
-    assert "transaction.version" not in levels
+    assert levels[features.TRANSACTION_VERSION] == 2
     assert all(low <= levels.get(name, 0) <= high for name, (low, high) in features.SUPPORTED.items())
 
 
@@ -48,7 +48,8 @@ def test_the_level_it_has_changes_nothing() -> None:
     [
         (FeatureUpdate("group.version", 4, UPGRADE), "The controller only supports versions 0-3"),
         (FeatureUpdate("kraft.version", 0, SAFE), "The controller only supports versions 1"),
-        (FeatureUpdate("transaction.version", 2, UPGRADE), "The controller does not support this feature."),
+        (FeatureUpdate("transaction.version", 3, UPGRADE), "The controller only supports versions 0-2"),
+        (FeatureUpdate("transaction.version", 1, UPGRADE), "Can't downgrade the version of this feature without"),
         (FeatureUpdate("no.such.version", 0, UPGRADE), "The controller does not support this feature."),
         (FeatureUpdate("group.version", -1, SAFE), "A feature version cannot be less than 0."),
         (FeatureUpdate("group.version", 0, UPGRADE), "Can't downgrade the version of this feature without"),

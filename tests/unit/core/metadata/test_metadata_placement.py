@@ -12,11 +12,12 @@ from small_cluster import TOPIC_ID, SmallCluster
 
 from penstock.core.metadata import decisions
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 
 
 def create(cluster: SmallCluster, partitions: int, factor: int, name: str = "t") -> list[tuple[int, ...]]:
     topic_id = name.encode().rjust(16, b"\1")
-    cluster.apply(decisions.create_topic(cluster.image, [], name, topic_id, partitions, factor, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic(name, partitions, factor), topic_id))
     return [partition.replicas for partition in cluster.image.topics[name].partitions]
 
 
@@ -127,6 +128,6 @@ def test_a_manual_assignment_needs_somebody_to_lead() -> None:
 
 def test_before_anybody_has_registered_the_given_brokers_count() -> None:
     cluster = SmallCluster(0)
-    records = decisions.create_topic(cluster.image, [7], "t", TOPIC_ID, 2, 1, {}, {})
+    records = decisions.create_topic(cluster.image, [7], NewTopic("t", 2, 1), TOPIC_ID)
     cluster.apply(records)
     assert [partition.replicas for partition in cluster.image.topics["t"].partitions] == [(7,), (7,)]

@@ -16,6 +16,7 @@ from penstock.core.metadata.image import NO_LEADER
 from penstock.core.metadata.records import TopicCreated
 from penstock.core.metadata.requests import IsrChange, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 
 
 def carry_out(cluster: SmallCluster, plan: plans.Plan) -> None:
@@ -54,7 +55,7 @@ def load(cluster: SmallCluster) -> tuple[Counter[int], Counter[int]]:
 def test_a_drained_broker_has_nothing_and_the_others_have_it_evenly(count: int, factor: int, is_racked: bool) -> None:
     racks = {broker: "abc"[broker % 3] for broker in range(1, 7)} if is_racked else {}
     cluster = SmallCluster(6, racks=racks)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, count, factor, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", count, factor), TOPIC_ID))
     before = {state.index: state.replicas for _, state in cluster.image.all_partitions()}
     plan = plans.drain_plan(cluster.image, 1)
     assert set(plan.get("t", {})) == {index for index, replicas in before.items() if 1 in replicas}
@@ -86,7 +87,7 @@ def test_a_drain_needs_somebody_to_take_over() -> None:
 @given(st.integers(1, 12), st.integers(1, 3))
 def test_a_new_broker_gets_its_share_and_no_more_moves_than_that(count: int, factor: int) -> None:
     cluster = SmallCluster(3)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, count, factor, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", count, factor), TOPIC_ID))
     cluster.add(4)
     before = {state.index: state.replicas for _, state in cluster.image.all_partitions()}
     plan = plans.balance_plan(cluster.image)
@@ -128,7 +129,7 @@ def test_a_topic_that_one_broker_leads_is_spread_although_all_lead_as_much() -> 
 def test_what_waits_for_a_broker_that_is_down_is_not_balanced() -> None:
     """The move would not end before that broker is back."""
     cluster = SmallCluster(3)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 4, 3, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", 4, 3), TOPIC_ID))
     cluster.fence(3)
     cluster.add(4)
     assert plans.balance_plan(cluster.image) == {}
@@ -160,7 +161,7 @@ def test_no_more_moves_than_it_takes(topics: list[int], added: int, random: Rand
 def test_what_nobody_leads_is_not_balanced() -> None:
     """There is nobody to copy it from: the move would never end."""
     cluster = SmallCluster(1)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 4, 1, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", 4, 1), TOPIC_ID))
     cluster.add(2)
     cluster.image.topics["t"].partitions[0] = replace(cluster.partition, leader=NO_LEADER)
     plan = plans.balance_plan(cluster.image)
@@ -174,7 +175,7 @@ def test_another_number_of_replicas_keeps_those_there_are(
 ) -> None:
     racks = {broker: "ab"[broker % 2] for broker in range(1, 5)} if is_racked else {}
     cluster = SmallCluster(4, racks=racks)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, count, factor, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", count, factor), TOPIC_ID))
     before = {state.index: state.replicas for _, state in cluster.image.all_partitions()}
     plan = plans.factor_plan(cluster.image, wanted)
     assert set(plan.get("t", {})) == (set(before) if wanted != factor else set())
@@ -196,7 +197,7 @@ def test_another_number_of_replicas_keeps_those_there_are(
 
 def test_from_one_broker_to_three_everybody_leads() -> None:
     cluster = SmallCluster(1)
-    cluster.apply(decisions.create_topic(cluster.image, [], "t", TOPIC_ID, 6, 1, {}, {}))
+    cluster.apply(decisions.create_topic(cluster.image, [], NewTopic("t", 6, 1), TOPIC_ID))
     for broker in (2, 3):
         cluster.add(broker)
     carry_out(cluster, plans.factor_plan(cluster.image, 3, ["t"]))
@@ -237,7 +238,7 @@ def test_more_replicas_than_running_brokers_are_refused() -> None:
     cluster.create([1, 2, 3])
     cluster.fence(5, 6)
     with pytest.raises(
-        ApiError, match=r"t-0 cannot have 5 replicas: 4 broker\(s\) are running, add or start others first"
+        ApiError, match=r"t-0 cannot have 5 replicas: 4 broker\(s\) are running, add or start more brokers first"
     ) as told:
         plans.factor_plan(cluster.image, 5)
     assert told.value.code is ErrorCode.INVALID_REPLICATION_FACTOR

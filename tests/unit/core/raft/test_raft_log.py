@@ -226,5 +226,5 @@ def test_a_snapshot_ends_when_the_follower_has_it_or_the_log_reaches_it() -> Non
     ],
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"heartbeats|grace|bound|entries"):
+    with pytest.raises(ValueError, match=r"heartbeat interval|grace|bound|entries"):
         Settings(**wrong)

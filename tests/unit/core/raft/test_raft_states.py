@@ -142,7 +142,7 @@ def test_every_role_meets_everything(role: Role, kind: Kind) -> None:
     """Either there is a reaction and the core can carry it out, or the pair is impossible and says so by name."""
     core = MAKERS[role]()
     if (role, kind) in IMPOSSIBLE:
-        with pytest.raises(ImpossibleMessage, match=f"a {role.value} met {kind.value}"):
+        with pytest.raises(ImpossibleMessage, match=f"a {role.value} got {kind.value}"):
             core.step(fact_of(kind, TERM), 5010)
         with pytest.raises(ImpossibleMessage):
             reaction_of(role, kind)
@@ -223,5 +223,5 @@ def test_two_leaders_of_one_term_are_impossible() -> None:
 
 
 def test_a_message_for_another_is_refused() -> None:
-    with pytest.raises(ValueError, match="a message for 7 came to 1"):
+    with pytest.raises(ValueError, match="node 1 received a message for node 7"):
         follower().step(Received(TimeoutNow(2, 7, TERM)), 10)

@@ -1,7 +1,7 @@
-"""Deadlines by key: set, moved, cancelled, and taken when due. Knows no clock.
+"""Deadlines by key: set, moved, cancelled, and taken when due. Must not know: clocks.
 
-Most deadlines are sessions that every heartbeat moves further out, so moving one is a
-dictionary write: the heap keeps its old entry, which is put right when it comes up.
+Most deadlines are sessions, and every heartbeat extends one. So moving a deadline is only a dictionary write: the heap
+keeps the old entry and corrects it when it reaches the top.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 TimerKey: TypeAlias = tuple[str, ...]
-"""What for, then whose: ("session", group, member), ("join", group), ..."""
+"""The kind, then the owner: ("session", group, member), ("join", group), ..."""
 
 
 class Timers:
     def __init__(self) -> None:
         self._deadlines: dict[TimerKey, int] = {}
         self._heap: list[tuple[int, TimerKey]] = []
-        self._taken_ms = -(1 << 63)  # what is due then has been given out
+        self._taken_ms = -(1 << 63)  # deadlines up to here have been returned
 
     def __len__(self) -> int:
         return len(self._deadlines)
@@ -27,13 +27,13 @@ class Timers:
         return key in self._deadlines
 
     def set(self, key: TimerKey, deadline_ms: int) -> None:
-        deadline_ms = max(deadline_ms, self._taken_ms + 1)  # else whoever takes what is due might never be done
+        deadline_ms = max(deadline_ms, self._taken_ms + 1)  # else `take_due` might never end
         known = self._deadlines.get(key)
         self._deadlines[key] = deadline_ms
         if known is None or deadline_ms < known:
             heappush(self._heap, (deadline_ms, key))
             if len(self._heap) > 64 + 2 * len(self._deadlines):
-                # Keys that are cancelled and set again leave their old entries behind.
+                # Keys that are cancelled and set again leave old entries behind.
                 self._heap = [(at, key) for key, at in self._deadlines.items()]
                 heapify(self._heap)
 
@@ -53,9 +53,9 @@ class Timers:
         return None
 
     def take_due(self, now_ms: int) -> Iterator[TimerKey]:
-        """Keys whose time has come, earliest first; each is forgotten before it is given out.
+        """Yield due keys, earliest first; each is removed before it is yielded.
 
-        What is set while they are given out comes up a millisecond later at the earliest.
+        A deadline set meanwhile is due a millisecond later at the earliest.
         """
         self._taken_ms = max(self._taken_ms, now_ms)
         while (deadline := self.next_deadline()) is not None and deadline <= now_ms:

@@ -1,0 +1,1 @@
+"""What all coordinator shards share: records, outcomes, deadlines."""

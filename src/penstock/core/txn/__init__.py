@@ -1,0 +1,1 @@
+"""Transactions as a sans-IO core: requests in, records of `__transaction_state` out."""
