@@ -1,1 +1,1 @@
-"""Coordinators: shells that host sans-IO shards on the partitions of internal topics."""
+"""Coordinators: they host sans-IO shards on the partitions of internal topics."""

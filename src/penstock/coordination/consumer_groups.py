@@ -1,4 +1,4 @@
-"""What the coordinator tells the core of consumer groups: the cluster's topics, a group's settings."""
+"""What consumer groups need from the cluster: its topics and a group's settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ImageTopics:
 
 
 class ConsumerSettingsOf:
-    """The broker's settings under the group's own. Asked with every heartbeat, so the broker's are kept ready."""
+    """The group's settings over the broker's. Read with every heartbeat, so the broker's are cached."""
 
     def __init__(self, running: RunningConfig, image: MetadataImage) -> None:
         self._running = running
@@ -48,7 +48,7 @@ class ConsumerSettingsOf:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the cluster and this broker speak KIP-848 at all."""
+        """Whether the cluster and this broker have KIP-848 enabled."""
         return self._of_broker().is_enabled and features.level_of(self._image, features.GROUP_VERSION) > 0
 
     def _of_broker(self) -> ConsumerSettings:

@@ -1,323 +1,150 @@
-"""The group coordinator of this broker: which shard a group belongs to, and the topic under them all.
-
-A group's state lies in one partition of `__consumer_offsets`, and whoever leads that partition
-coordinates the group. Shards are here for the partitions that are led here and no others: they are
-loaded when leadership comes and stopped when it goes (`role_changed`). The topic is created when
-somebody first asks for a coordinator, as in Kafka. Its number of partitions decides where a group's
-state lies, so it is the topic's own in the metadata and not the setting's.
-"""
+"""The group coordinator of this broker: its shards on `__consumer_offsets`, and their view of the cluster."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
-from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.coordination.consumer_groups import ConsumerSettingsOf, ImageTopics
 from penstock.coordination.hosted_shard import HostedShard, News, Operation
-from penstock.coordination.notices import Notices
 from penstock.coordination.regex_matching import RegexMatching
+from penstock.coordination.shard_host import CoordinatorTopic, ShardHost, Surroundings
 from penstock.core.group.consumer_group import ConsumerGroup
+from penstock.core.group.exchange import EndTransactionReply
 from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
 from penstock.core.group.story import StoryEvent
-from penstock.core.metadata.image import MetadataImage, TopicState
-from penstock.model.errors import ApiError, ErrorCode
-from penstock.ports.clock import Clock
-from penstock.ports.workers import RecordWorkers, Workers
-from penstock.replica.hosting import HostedPartitions
+from penstock.core.metadata.image import TopicState
+from penstock.core.shard.exchange import Marker, Producer
+from penstock.ports.workers import RecordWorkers
+from penstock.records.batch import NO_SEQUENCE
 from penstock.replica.partition import Partition
 
-log = logging.getLogger(__name__)
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-LEAST_SEGMENT_BYTES: Final = 1 << 20
-BROKERS_GRACE_S: Final = 5.0
-"""A cluster that is being started has fewer brokers at first than it will have; the topic would keep that for good."""
+OFFSETS_TOPIC = "__consumer_offsets"
 
 R = TypeVar("R")
 
 
-class ControllerSide(Protocol):
-    """The active controller, here or elsewhere, and what it has decided so far."""
+class GroupKind:
+    """What all group shards share."""
+
+    noun = "group"
+
+    def __init__(self, around: Surroundings) -> None:
+        self._image = around.controller.image
+        self.settings = GroupSettings.from_config(around.running.current)
+        self.consumer_settings = ConsumerSettingsOf(around.running, self._image)
 
     @property
-    def image(self) -> MetadataImage: ...
+    def commit_timeout_ms(self) -> int:
+        return self.settings.offsets_commit_timeout_ms
 
-    @property
-    def brokers(self) -> Sequence[int]: ...
+    def make(self) -> GroupShard:
+        return GroupShard(self.settings, ImageTopics(self._image), self.consumer_settings)
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-    ) -> object: ...
+    def first_decisions(self) -> Sequence[News[GroupShard]]:
+        """The second drops offsets of topics that were deleted just before a crash, or while the log was loaded."""
+        exists = self._image.topics.__contains__
+        return GroupShard.loaded, lambda shard, now_ms: shard.forget_earlier_topics(now_ms, exists)
+
+    def carry_out(self, deed: Any, hosted: HostedShard[GroupShard]) -> None:
+        raise AssertionError(f"groups have no deeds: {deed!r}")
 
 
 class GroupCoordinator:
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        running: RunningConfig,
-        controller: ControllerSide,
-        partitions: HostedPartitions,
-        workers: Workers,
-        record_workers: RecordWorkers,
-        clock: Clock,
-    ) -> None:
-        self._loop = loop
-        self._running = running
-        self._controller = controller
-        self._image = image = controller.image
-        self._partitions = partitions
-        self._workers = workers
-        self._clock = clock
-        self._settings = GroupSettings.from_config(running.current)
-        self._consumer_settings = ConsumerSettingsOf(running, image)
-        self.regexes = RegexMatching(image, record_workers)
-        self._notices = Notices(loop.time)
-        self._make_shard = partial(
-            GroupShard,
-            topics=ImageTopics(image),
-            consumer_settings_of=self._consumer_settings,
-        )
-        self._shards: dict[int, HostedShard] = {}
-        self._epochs: dict[int, int] = {}
-        """The leader epoch in which each shard was seen last."""
-        self._creating: asyncio.Task[None] | None = None
-        self._first_asked_at: float | None = None
-        self._is_stopped = False
-        running.subscribe(self._configure)
+    def __init__(self, around: Surroundings, record_workers: RecordWorkers) -> None:
+        self._kind = GroupKind(around)
+        self._host = ShardHost(around, OFFSETS_TOPIC, _offsets_topic, self._kind)
+        self.regexes = RegexMatching(around.controller.image, record_workers)
+        around.running.subscribe(self._configure)
 
     def _configure(self, config: BrokerConfig) -> None:
-        self._settings = GroupSettings.from_config(config)
-        for shard in self._shards.values():
-            shard.configure(self._settings)
+        self._kind.settings = GroupSettings.from_config(config)
+        for hosted in self._host:
+            hosted.shard.configure(self._kind.settings)
 
     @property
     def speaks_consumer_protocol(self) -> bool:
-        """KIP-848. The feature or the broker's settings may switch it off."""
-        return self._consumer_settings.is_enabled
+        """KIP-848. The feature level or the broker's settings may disable it."""
+        return self._kind.consumer_settings.is_enabled
 
     def regexes_of(self, group_id: str, regex: str | None) -> list[str]:
-        """Those of a group's members, and one that a member brings."""
-        shard = self._find(group_id)
-        group = None if shard is None else shard.shard.groups.get(group_id)
+        """The regular expressions of a group's members, and `regex` if given."""
+        hosted = self._host.find(group_id)
+        group = None if hosted is None else hosted.shard.groups.get(group_id)
         found = dict.fromkeys(group.regexes) if isinstance(group, ConsumerGroup) else {}
         if regex:
             found[regex] = None
         return list(found)
 
-    # -- life ---------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Begin to load what is led here; groups answer COORDINATOR_LOAD_IN_PROGRESS until theirs is."""
-        for partition in list(self._partitions.by_name.get(OFFSETS_TOPIC, ())):
-            if partition is not None:
-                self.role_changed(partition)
-
-    def role_changed(self, partition: Partition) -> None:
-        """A partition came, went, or has another leader or epoch: hook of `HostedPartitions.on_role`."""
-        if partition.topic != OFFSETS_TOPIC or self._is_stopped:
-            return
-        index = partition.index
-        shard = self._shards.get(index)
-        is_led_here = not partition.is_deleted and partition.leader == self._running.current.node_id
-        if shard is not None and not is_led_here:
-            if shard.partition is not partition and partition.is_deleted:
-                return  # of a topic of this name that was here before
-            self._drop(index, "it is deleted" if partition.is_deleted else f"broker {partition.leader} leads it")
-        elif is_led_here:
-            epoch = partition.leader_epoch
-            seen = self._epochs.get(index, epoch)
-            # An epoch that nobody showed us belonged to another leader, perhaps: what he wrote is not in memory.
-            if shard is not None and shard.partition is partition and shard.is_current and epoch - seen <= 1:
-                self._epochs[index] = epoch
-                return
-            if shard is not None:
-                self._drop(index, f"it is led here anew in epoch {epoch}")
-            self._host(partition)
-
-    def _host(self, partition: Partition) -> None:
-        image = self._image
-        shard = self._shards[partition.index] = HostedShard(
-            self._loop,
-            partition,
-            self._settings,
-            self._workers,
-            self._clock,
-            lambda topic: topic in image.topics,
-            self._make_shard,
-            self._may_lead,
-            self._notices,
-        )
-        self._epochs[partition.index] = partition.leader_epoch
-        shard.start()
-
-    def _may_lead(self) -> bool:
-        lease = self._partitions.host.lease
-        return lease is None or lease()
-
-    def _drop(self, index: int, why: str) -> None:
-        shard = self._shards.pop(index)
-        self._epochs.pop(index, None)
-        groups = len(shard.shard.groups)
-        shard.stop(ErrorCode.NOT_COORDINATOR)
-        level = logging.INFO if groups else logging.DEBUG  # of fifty shards most are empty, and all move at a restart
-        log.log(level, "%r with %d group%s is coordinated here no more: %s", shard, groups, "s" * (groups != 1), why)
-
-    def stop(self) -> None:
-        """Before connections are drained: whoever is parked gets an answer now."""
-        self._is_stopped = True
-        for shard in self._shards.values():
-            shard.stop(ErrorCode.NOT_COORDINATOR)
-
-    # -- the topic ----------------------------------------------------------------------
-
-    async def ensure_topic(self) -> None:
-        """The topic exists when this returns. Raises ApiError or StorageError."""
-        if OFFSETS_TOPIC in self._image.topics:
-            return
-        if self._creating is None:
-            self._creating = self._loop.create_task(self._create_topic())
-            self._creating.add_done_callback(self._created)
-        await asyncio.shield(self._creating)
-
-    async def _create_topic(self) -> None:
-        settings = self._running.current
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        }
-        if settings.offsets_topic_segment_bytes < LEAST_SEGMENT_BYTES:  # which a topic's own setting does not allow
-            configs["internal.segment.bytes"] = configs.pop("segment.bytes")
-        replication_factor = self._replication_factor(settings.offsets_topic_replication_factor)
-        try:
-            await self._controller.create_topic(
-                OFFSETS_TOPIC, settings.offsets_topic_num_partitions, replication_factor, {}, configs
-            )
-        except ApiError as error:
-            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise
-
-    def _replication_factor(self, wanted: int) -> int:
-        """On fewer brokers than the setting asks for Kafka refuses; that is no reason to do without groups."""
-        live = len(self._controller.brokers)
-        if live < min(wanted, len(self._running.current.controller_quorum_voters)):
-            now = self._clock.monotonic()
-            if self._first_asked_at is None:
-                self._first_asked_at = now
-            if now - self._first_asked_at < BROKERS_GRACE_S:
-                raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"only {live} broker(s) are up yet")
-            log.warning(
-                "%s is created with %d replica(s) instead of %d, since so many brokers are up; that stays so until its "
-                "partitions are reassigned (penstock cluster reassign)",
-                OFFSETS_TOPIC,
-                max(live, 1),
-                wanted,
-            )
-        return max(min(wanted, live), 1)
-
-    def _created(self, task: asyncio.Task[None]) -> None:
-        self._creating = None
-        if not task.cancelled():
-            task.exception()  # whoever awaited it has it too
-
     def topic_deleted(self, name: str) -> None:
-        """Its committed offsets go too."""
-        if name == OFFSETS_TOPIC:
-            for index in list(self._shards):
-                self._drop(index, "its topic is deleted")
-        for shard in self._shards.values():
-            shard.topics_deleted([name])
+        """Its committed offsets are deleted too."""
+        self._host.topic_deleted(name)
+        for hosted in self._host:
+            hosted.tell(lambda shard, now_ms: shard.topics_deleted([name], now_ms))
 
     def topic_created(self, topic: TopicState) -> None:
-        if topic.name == OFFSETS_TOPIC:
-            self.start()
+        self._host.topic_created(topic)
+
+    def start(self) -> None:
+        self._host.start()
+
+    def stop(self) -> None:
+        self._host.stop()
+
+    def role_changed(self, partition: Partition) -> None:
+        self._host.role_changed(partition)
+
+    async def ensure_topic(self) -> None:
+        await self._host.ensure_topic()
 
     def leader_of(self, group_id: str) -> int | None:
-        """The broker that coordinates a group, as the metadata have it; None while there is none."""
-        index = self._index_of(group_id)
-        if index is None:
-            return None
-        leader = self._image.topics[OFFSETS_TOPIC].partitions[index].leader
-        return leader if leader >= 0 else None
+        return self._host.leader_of(group_id)
 
-    # -- asking -------------------------------------------------------------------------
+    def index_of(self, group_id: str) -> int | None:
+        """The partition of the offsets topic that holds the state of this group."""
+        return self._host.index_of(group_id)
 
-    async def call(self, group_id: str, kind: type[R], operation: Operation) -> R:
-        """Ask the shard of a group. Raises ApiError when it is not here, not loaded or cannot write."""
-        reply = await self.submit(group_id, operation)
-        assert isinstance(reply, kind)
-        return reply
+    # # -- requests -----------------------------------------------------------------------
 
-    def submit(self, group_id: str, operation: Operation) -> asyncio.Future[Any]:
-        """The same in this very turn, for a request that what the client sends next may concern."""
-        return self._shard_of(group_id).call(operation)
+    async def call(self, group_id: str, kind: type[R], operation: Operation[GroupShard]) -> R:
+        return await self._host.call(group_id, kind, operation)
 
-    def tell(self, group_id: str, news: News) -> None:
-        """Something that needs no answer."""
-        shard = self._find(group_id)
-        if shard is not None:
-            shard.tell(news)
+    def submit(self, group_id: str, operation: Operation[GroupShard]) -> Any:
+        return self._host.submit(group_id, operation)
 
-    async def call_all(self, kind: type[R], operation: Operation) -> list[R]:
-        """Ask every shard that is here; one that goes meanwhile is another broker's to tell of."""
-        asked = [self._ask(shard, operation) for shard in self._shards.values()]
-        replies: list[R] = []
-        failure: ApiError | None = None
-        for outcome in await asyncio.gather(*asked, return_exceptions=True):
-            if isinstance(outcome, kind):
-                replies.append(outcome)
-            elif not isinstance(outcome, ApiError):
-                assert isinstance(outcome, BaseException)
-                raise outcome
-            elif outcome.code is not ErrorCode.NOT_COORDINATOR:
-                failure = outcome
-        if failure is not None:
-            raise failure
-        return replies
+    def tell(self, group_id: str, news: News[GroupShard]) -> None:
+        self._host.tell(group_id, news)
 
-    async def _ask(self, shard: HostedShard, operation: Operation) -> Any:
-        return await shard.call(operation)
+    async def call_all(self, kind: type[R], operation: Operation[GroupShard]) -> list[R]:
+        return await self._host.call_all(kind, operation)
+
+    def begin_verification(self, index: int, producer_id: int, epoch: int, *, raises_epoch: bool) -> Producer:
+        """Call this before asking the transaction coordinator about this partition of the offsets topic. Raises
+        ApiError.
+        """
+        producers = self._host.shard_at(index).partition.log.producers
+        guard = producers.begin_verification(producer_id, NO_SEQUENCE, epoch, raises_epoch=raises_epoch)
+        return Producer(producer_id, epoch, guard)
+
+    async def end_transaction(self, index: int, marker: Marker) -> None:
+        """Write the marker into this partition of the offsets topic. Returns when it is committed. Raises ApiError."""
+        reply = await self._host.shard_at(index).call(
+            lambda shard, token, now_ms: shard.end_transaction(marker, token, now_ms)
+        )
+        assert isinstance(reply, EndTransactionReply)
 
     def story(self, group_id: str) -> tuple[StoryEvent, ...]:
-        return self._shard_of(group_id).shard.story(group_id)
+        return self._host.shard_of(group_id).shard.story(group_id)
 
-    def shards(self) -> Iterator[HostedShard]:
-        yield from self._shards.values()
-
-    def _shard_of(self, group_id: str) -> HostedShard:
-        shard = self._find(group_id)
-        if shard is None:
-            raise ApiError(ErrorCode.NOT_COORDINATOR)
-        return shard
-
-    def _find(self, group_id: str) -> HostedShard | None:
-        index = self._index_of(group_id)
-        return None if index is None else self._shards.get(index)
-
-    def _index_of(self, group_id: str) -> int | None:
-        topic = self._image.topics.get(OFFSETS_TOPIC)
-        return None if topic is None else partition_of(group_id, len(topic.partitions))
+    def shards(self) -> Iterator[HostedShard[GroupShard]]:
+        return iter(self._host)
 
 
-def partition_of(group_id: str, count: int) -> int:
-    """Kafka's: Java's hash of the string, without its sign, modulo the number of partitions."""
-    value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    if value & 0x80000000:
-        value = 0x100000000 - value
-        if value == 0x80000000:
-            value = 0  # the one number without an opposite
-    return value % count
+def _offsets_topic(config: BrokerConfig) -> CoordinatorTopic:
+    return CoordinatorTopic(
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        config.offsets_topic_segment_bytes,
+    )

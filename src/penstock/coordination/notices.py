@@ -1,7 +1,7 @@
-"""Log lines about groups: a client that makes groups, or joins and leaves, without a pause must not fill the log.
+"""Log lines about groups, limited so that a client that keeps creating, joining or leaving groups cannot fill the log.
 
-So many lines in an interval; what is not said is counted, and told with the next line. Groups that have nothing to read
-have one line an interval: a hundred of them are a mistake of one client, and one line shows it.
+Each interval has a maximum number of lines; suppressed lines are counted, and the next line gives the count. Idle
+groups get one line an interval: a hundred of them are one client's mistake, and one line shows it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 LINES: Final = 50
-"""In an interval: a broker that takes over the groups of another has some to say of each."""
+"""Lines each interval: a broker that takes over many groups logs some for each."""
 
 
 class Notices:
@@ -27,7 +27,7 @@ class Notices:
             self._rebalances.say(line)
 
     def say_of_idle(self, lines: Iterable[str]) -> None:
-        """Of groups that have nothing to read."""
+        """About groups that have nothing to read."""
         for line in lines:
             self._idle.say(line)
 

@@ -1,7 +1,7 @@
-"""Regular expressions of consumer groups, matched in a process of its own before a group asks.
+"""Matches the regular expressions of consumer groups in a separate process, before a group needs the result.
 
-One at a time for the whole broker, some names at a time: expressions of hostile clients take that one process, which
-has a low priority. Must not know: what groups do with what matches.
+One at a time for the whole broker, some names at a time: expressions of hostile clients occupy only that process, which
+has a low priority. Must not know: what groups do with the matches.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class RegexMatching:
         return all(topic_regex.is_prepared(regex, names, version) for regex in regexes)
 
     async def prepare(self, regexes: list[str]) -> None:
-        """Topics may come meanwhile: what is left after some rounds is matched when the group asks.
+        """Topics may be created meanwhile: after some rounds the rest is matched when the group needs it.
 
-        COORDINATOR_LOAD_IN_PROGRESS where the process is lost: the member tries again.
+        Raises COORDINATOR_LOAD_IN_PROGRESS if the process is lost: the member tries again.
         """
         for _ in range(ROUNDS):
             for regex in regexes:
@@ -54,7 +54,7 @@ class RegexMatching:
                 return
             expression = topic_regex.expression_of(regex)
             if not expression.makes_sense and expression.refusal is None:
-                await self._learn(expression, [])  # whether there are topics or not
+                await self._learn(expression, [])  # even if there are no topics
             while (unknown := expression.unknown(names, NAMES_AT_A_TIME)) is not None:
                 if unknown:
                     await self._learn(expression, unknown)
@@ -82,7 +82,7 @@ class RegexMatching:
             expression.learn(names, matched)
 
     def _sorted_names(self) -> list[str]:
-        """Of all topics; the same list as long as they are the same."""
+        """The names of all topics; the same list while the topics stay the same."""
         version = self._image.topics_version
         if self._names_version != version:
             self._names, self._names_version = sorted(self._image.topics), version

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.coordination.groups import partition_of
-from penstock.coordination.loading import Latest, _add, reference_latest
+from penstock.coordination.loading import Records, _add, reference_latest
+from penstock.coordination.shard_host import partition_of
 from penstock.records.batch import HEADER_SIZE, read_header
 from penstock.records.builder import MalformedRecords, Record, build_batch
 
@@ -27,8 +27,8 @@ records = st.builds(
 
 @given(st.lists(st.lists(records, min_size=1, max_size=8), max_size=4))
 def test_the_last_value_of_every_key(batches: list[list[Record]]) -> None:
-    fast: Latest = {}
-    plain: Latest = {}
+    fast: Records = {}
+    plain: Records = {}
     for batch in batches:
         data = build_batch(batch)
         header, payload = read_header(data), data[HEADER_SIZE:]
@@ -46,7 +46,7 @@ def test_damage_is_named_and_never_read_past(seed: int) -> None:
     for _ in range(3):
         payload[rng.randrange(len(payload))] = rng.randrange(256)
     cut = bytes(payload[: rng.randrange(1, len(payload))])
-    latest: Latest = {}
+    latest: Records = {}
     with contextlib.suppress(MalformedRecords):
         _add(header, cut, latest)
     assert sum(len(key) + len(value or b"") for key, value in latest.items()) <= len(cut)

@@ -6,14 +6,18 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from hosts import Listening, lone_host
+from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.coordination import hosted_shard
+from penstock.coordination.groups import GroupKind
 from penstock.coordination.hosted_shard import HostedShard
+from penstock.coordination.shard_host import ControllerSide, Surroundings
 from penstock.core.group.classic import ClassicMember
 from penstock.core.group.exchange import (
     CommitReply,
@@ -22,18 +26,18 @@ from penstock.core.group.exchange import (
     HeartbeatRequest,
     JoinRequest,
     OffsetToCommit,
-    Outcome,
     SyncRequest,
 )
 from penstock.core.group.records import OffsetCommit
-from penstock.core.group.settings import GroupSettings
 from penstock.core.group.shard import GroupShard
-from penstock.core.metadata.image import PartitionState
+from penstock.core.metadata.image import MetadataImage, PartitionState
+from penstock.core.metadata.records import TopicCreated, TopicDeleted
+from penstock.core.shard.exchange import Outcome
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import File
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.replica.host import Host
+from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
@@ -42,6 +46,7 @@ from penstock.storage.log_config import LogConfig
 from penstock.storage.lookups import Lookup
 
 NOW_MS = 1_700_000_000_000
+SETTINGS = {"log.dirs": "/data", "group.initial.rebalance.delay.ms": "0", "penstock.group.rebalance.settle.ms": "0"}
 A = TypeVar("A")
 T = TypeVar("T")
 
@@ -93,31 +98,42 @@ class FakeClock:
         self.moment_ms += ms
 
 
+class Controller:
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+
+
 class World:
     def __init__(self) -> None:
         self.disk = SimDisk(Random(1))
         self.disk.make_directory("/data")
         self.flusher = HeldFlusher()
-        self.topics = {"t"}
+        self.image = MetadataImage()
+        self.image.replay(TopicCreated("t", (b"t" * 16).hex(), ((1,),)))
         self.clock = FakeClock()
+        config = BrokerConfig.load(None, SETTINGS)[0]
+        self.around = Surroundings(
+            asyncio.get_running_loop(),
+            RunningConfig(config, self.image),
+            cast(ControllerSide, Controller(self.image)),
+            cast(HostedPartitions, None),
+            NowWorkers(),
+            self.clock,
+        )
         self.open()
 
     def open(self) -> None:
         settings = LogConfig(compact=True, delete=False)
-        log = Log.open(
-            self.disk, "/data/o-0", settings, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
-        )
-        config = TopicConfig.resolve({}, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
+        log = Log.open(self.disk, "/data/o-0", settings, now_ms=NOW_MS)
+        config = TopicConfig.resolve({}, self.around.running.current)
         commit = GroupCommit(lambda callback: callback(), self.flusher)
-        self.partition = Partition("o", b"o" * 16, 0, log, config, commit, Host(1, self.clock))
+        self.partition = Partition("o", b"o" * 16, 0, log, config, commit, lone_host(1, self.clock))
         self.partition.apply_state(PartitionState(0, (1,), 1, 0, (1,)))
+        self.host()
+
+    def host(self) -> None:
         self.hosted = HostedShard(
-            asyncio.get_running_loop(),
-            self.partition,
-            GroupSettings(initial_rebalance_delay_ms=0),
-            NowWorkers(),
-            self.clock,
-            lambda topic: topic in self.topics,
+            self.around.loop, self.partition, GroupKind(self.around), self.around.workers, self.clock
         )
         self.hosted.start()
 
@@ -319,9 +335,9 @@ async def test_damage_in_its_log_is_reported_so_that_another_replica_may_lead() 
     segment = world.partition.log.segments[0].path
     world.disk.flip_bit(segment, 70)
     damaged: list[tuple[Partition, str | None]] = []
-    world.partition.when_damaged = lambda partition, path: damaged.append((partition, path))
+    world.partition.host.events = Listening(damage_found=lambda partition, path: damaged.append((partition, path)))
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
-    world.hosted.start()
+    world.host()
     for _ in range(100):
         await asyncio.sleep(0)
     assert damaged == [(world.partition, segment)]
@@ -334,7 +350,7 @@ async def test_a_log_that_could_not_be_opened_is_not_taken_for_an_empty_one() ->
     world = World()
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
     world.partition.log.offline = OSError(errno.EIO, "it ends before its recovery point")
-    world.hosted.start()
+    world.host()
     for _ in range(100):
         await asyncio.sleep(0)
     for ask in (world.committed, lambda: world.commit(6)):
@@ -359,7 +375,7 @@ async def test_loading_that_failed_for_a_while_is_tried_again(monkeypatch: pytes
         return run(lookup)
 
     monkeypatch.setattr(Lookup, "run", read)
-    world.hosted.start()
+    world.host()
     for _ in range(100):
         await asyncio.sleep(0)
     assert failures == []
@@ -411,7 +427,7 @@ async def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_not_loaded() ->
     world.commit(5)
     world.flusher.let_go()
     world.hosted.stop(ErrorCode.NOT_COORDINATOR)
-    world.topics.clear()
+    world.image.replay(TopicDeleted((b"t" * 16).hex()))
     world.open()
     await world.loaded()
     world.flusher.let_go()

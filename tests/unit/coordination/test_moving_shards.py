@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import pytest
 
+from hosts import lone_host
 from led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig, validate_topic_overrides
-from penstock.coordination.groups import BROKERS_GRACE_S, OFFSETS_TOPIC, GroupCoordinator, partition_of
+from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
+from penstock.coordination.shard_host import BROKERS_GRACE_S, Surroundings, partition_of
 from penstock.core.group.exchange import (
     CommitReply,
     CommitRequest,
@@ -29,7 +31,7 @@ from penstock.core.group.exchange import (
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.replica.host import Host
+from penstock.model.new_topic import NewTopic
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.machine.threads import SimRecordWorkers
@@ -72,25 +74,18 @@ class Controller:
         self.refusal: ApiError | None = None
         self.configs: dict[str, str] = {}
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-    ) -> None:
+    async def create_topic(self, topic: NewTopic) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.created.append((name, partitions, replication_factor))
-        validate_topic_overrides(configs)
-        self.configs = configs
+        self.created.append((topic.name, topic.partitions, topic.replication_factor))
+        validate_topic_overrides(topic.configs)
+        self.configs = dict(topic.configs)
 
 
 class Hosted:
     def __init__(self) -> None:
         self.by_name: dict[str, list[LedPartition | None]] = {}
-        self.host = Host(HERE, Clock())
+        self.host = lone_host(HERE, Clock())
 
 
 class Broker:
@@ -109,15 +104,15 @@ class Broker:
         self.image.replay(TopicCreated("t", (b"t" * 16).hex(), ((1,),)))
         if has_topic:
             self.image.replay(TopicCreated(OFFSETS_TOPIC, (b"o" * 16).hex(), ((1,),) * PARTITIONS))
-        self.coordinator = GroupCoordinator(
+        around = Surroundings(
             asyncio.get_running_loop(),
             RunningConfig(config, self.image),
             self.controller,
             cast(HostedPartitions, self.hosted),
             Workers(),
-            SimRecordWorkers(Workers()),
             self.clock,
         )
+        self.coordinator = GroupCoordinator(around, SimRecordWorkers(Workers()))
 
     def host(self, index: int = AT) -> LedPartition:
         partition = LedPartition(index)
@@ -241,15 +236,15 @@ async def test_whoever_is_parked_is_answered_when_leadership_goes() -> None:
 
 
 async def test_only_shards_that_had_groups_are_worth_a_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "penstock.coordination.groups")
+    caplog.set_level(logging.DEBUG, "penstock.coordination.shard_host")
     broker = Broker()
     used, empty = broker.host(), broker.host(partition_of(OTHER, PARTITIONS))
     await committed(broker, used, 3)
     broker.move(used, ELSEWHERE, 2)
     broker.move(empty, ELSEWHERE, 2)
-    gone = [record for record in caplog.records if "no more" in record.getMessage()]
+    gone = [record for record in caplog.records if "no longer" in record.getMessage()]
     assert [record.levelname for record in gone] == ["INFO", "DEBUG"]
-    assert " with 1 group is coordinated here no more" in gone[0].getMessage()
+    assert " with 1 group is no longer coordinated here" in gone[0].getMessage()
     broker.stop()
 
 
