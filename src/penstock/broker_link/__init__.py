@@ -1,5 +1,6 @@
 """Connections from one node of a cluster to another.
 
-Each begins with an introduction, in which both nodes show the cluster's secret (`broker_link.introduction`). What is
-said afterwards is Kafka's protocol or a private key of Penstock. Must not know: who leads what, what a request means.
+Each begins with an introduction, in which both nodes prove that they know the cluster's secret
+(`broker_link.introduction`). Then follow requests of Kafka's protocol or with Penstock's private API keys. Must not
+know: which broker leads a partition, what a request means.
 """

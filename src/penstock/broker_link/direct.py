@@ -1,9 +1,8 @@
-"""A connection from one broker to another for keys that no client is told of: plain bytes out, plain bytes back.
+"""A connection from one broker to another for private API keys: requests and answers are plain bytes.
 
-Such a key is in no table of APIs and there is no talk about versions. Answers come back in the order of the
-requests. Must not know: who the controller is, what the bytes mean, retries. Invariants: an answer that nobody
-waits for any more is read and dropped; after an error every open request fails with ConnectionLost and the
-connection is of no more use.
+The private keys are in no API table, and versions are not negotiated. Answers arrive in the order of the requests.
+Must not know: which node is the controller, what the bytes mean, retries. Invariants: an answer after a timeout is read
+and dropped. After an error every open request fails with ConnectionLost, and the connection is unusable.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class DirectConnection(PipelinedConnection[int, bytes]):
     async def open(
         cls, host: str, port: int, client_id: str, timeout_s: float, identity: PeerIdentity, recipient: int = ANYBODY
     ) -> DirectConnection:
-        """To a node of the cluster. Raises BrokerUnreachable."""
+        """Connects to a node of the cluster. Raises BrokerUnreachable."""
         loop = asyncio.get_running_loop()
         async with reaching(host, port, timeout_s):
             return await connect_to_peer(loop, lambda: cls(client_id), host, port, identity, recipient)
 
     async def call(self, key: int, payload: bytes, timeout_s: float) -> bytes:
-        """Send and wait for the answer's payload. Raises ConnectionLost or RequestTimedOut."""
+        """Sends a request and returns the payload of its answer. Raises ConnectionLost or RequestTimedOut."""
         transport = self._sending()
         correlation_id = self._next_id
         size = _HEADER.size - _SIZE_BYTES + len(self._name) + len(payload)
@@ -54,7 +53,7 @@ class DirectConnection(PipelinedConnection[int, bytes]):
     def _answer(self, frame: bytes) -> None:
         (got,) = _CORRELATION_ID.unpack_from(frame)
         if not self._open or self._open[0][0] != got:
-            self._fail(f"the broker answered request {got}, which was not next")
+            self._fail(f"the broker answered request {got} out of order")
             return
         _, future = self._open.popleft()
         if not future.done():

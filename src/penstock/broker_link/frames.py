@@ -1,12 +1,11 @@
-"""A connection that hands over frames where they lie: in its receive buffer, uncopied.
+"""A connection that passes frames on without a copy, as views of its receive buffer.
 
-For whoever reads much and at once, as a follower does. Bytes go from the socket into one buffer, which is used
-again and again; a frame is cut out of it as a view. Must not know: what a frame means, which request it answers,
-when to connect again.
+It is meant for large volumes, as a follower's fetches. The socket's bytes go into one buffer, which is reused. Must not
+know: what a frame means, which request it answers, when to reconnect.
 
-Invariants: a frame is valid only during the call of `on_frame`; frames come in order; after `on_lost`, which is
-called once, nothing more comes. The buffer is as large as the largest frame of late: it grows for one that does not
-fit, up to `max_frame_bytes`, and shrinks when only small ones come.
+Invariants: a frame is valid only during the call of `on_frame`. Frames arrive in order. `on_lost` is called once, and
+no frame follows it. The buffer grows for a frame that does not fit, up to `max_frame_bytes`, and shrinks after a while
+of small frames.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TypeAlias, cast
 from penstock.model.errors import ProtocolError
 
 INITIAL_BUFFER_BYTES = 64 << 10
-SHRINK_AFTER_FRAMES = 64  # that would all have fitted in the initial buffer
+SHRINK_AFTER_FRAMES = 64  # consecutive frames that fit in the initial buffer
 MAX_FRAME_BYTES = 256 << 20
 
 _SIZE = Struct(">i")
@@ -44,12 +43,12 @@ class FrameConnection(asyncio.BufferedProtocol):
         return len(self._view)
 
     def send(self, frame: bytes) -> None:
-        """Leaves now or, if the peer does not take it, later. Nothing is sent once the connection is lost."""
+        """Sends a frame, or queues it while the peer does not read. Does nothing once the connection is lost."""
         if not self.is_lost and self._transport is not None:
             self._transport.write(frame)
 
     def close(self) -> None:
-        """For good; `on_lost` is not called."""
+        """Closes for good. `on_lost` is not called."""
         self.is_lost = True
         if self._transport is not None:
             self._transport.abort()
@@ -94,7 +93,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         self._make_room(needed)
 
     def _make_room(self, needed: int) -> None:
-        """The frame under way lies at the front of a buffer that holds all of it."""
+        """Moves the incomplete frame to the front of a buffer that can hold all of it."""
         start, end = self._start, self._end
         pending = end - start
         if needed > len(self._view):

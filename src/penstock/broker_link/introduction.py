@@ -1,8 +1,9 @@
-"""The dialing side of two nodes that show each other the cluster's secret (`wire.introduction`).
+"""The dialing side of an introduction: two nodes prove to each other that they know the cluster's secret
+(`wire.introduction`).
 
-Every connection from one node to another begins so, whatever is said on it later: `connect_to_peer` makes the
-connection, shows the secret, checks that the other side knows it as well, and only then hands the transport to the
-protocol that was asked for. Must not know: what that protocol says.
+Every connection from one node to another begins with it. `connect_to_peer` connects, proves that it knows the secret,
+checks the other side's proof, and only then passes the transport to the requested protocol. Must not know: that
+protocol.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ HUNG_UP = "it closed the connection: it does not serve other nodes there, or it 
 
 
 class IntroductionRefused(ConnectionError):
-    """The other side has said why, or it is not what it was taken for."""
+    """The other side refused with a reason, or it is not a node of this cluster."""
 
 
 class PeerIdentity:
-    """What this node shows to others."""
+    """The identity that this node shows to other nodes."""
 
     __slots__ = ("directory_id", "entropy", "node_id", "secrets")
 
     def __init__(self, node_id: int, secrets: Sequence[bytes], entropy: Entropy, directory_id: str = "") -> None:
-        """The first of `secrets` is shown. Without any nobody is reached."""
+        """The first of `secrets` is used. Without a secret no node can be reached."""
         self.node_id = node_id
         self.secrets = tuple(secrets)
         self.entropy = entropy
@@ -55,9 +56,9 @@ async def connect_to_peer(
     identity: PeerIdentity,
     recipient: int = ANYBODY,
 ) -> P:
-    """A connection to a node of this cluster. Takes as long as the caller lets it.
+    """Connects to a node of this cluster. It has no timeout of its own.
 
-    Raises OSError, of which IntroductionRefused is one; UnicodeError and OverflowError for what is no address.
+    Raises OSError, including IntroductionRefused, and UnicodeError or OverflowError for an invalid address.
     """
     introduction = await dial(loop, host, port, identity, recipient)
     return await introduction.hand_over(make_protocol)
@@ -66,15 +67,15 @@ async def connect_to_peer(
 async def dial(
     loop: asyncio.AbstractEventLoop, host: str, port: int, identity: PeerIdentity, recipient: int = ANYBODY
 ) -> Introduction:
-    """The first half: somebody listens. Raises as `connect_to_peer`."""
+    """The first half: connects. Raises the same errors as `connect_to_peer`."""
     if not identity.secrets:
-        raise IntroductionRefused("this node has no cluster secret, so it cannot speak to others")
+        raise IntroductionRefused("this node has no cluster secret, so it cannot connect to other nodes")
     _, introduction = await loop.create_connection(lambda: Introduction(loop, identity, recipient), host, port)
     return introduction
 
 
 class Introduction(asyncio.Protocol):
-    """One connection until the secret was shown."""
+    """A connection until the introduction is complete."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, identity: PeerIdentity, recipient: int) -> None:
         self._secret = identity.secrets[0]
@@ -89,7 +90,7 @@ class Introduction(asyncio.Protocol):
         self._shown: asyncio.Future[None] = loop.create_future()
 
     async def hand_over(self, make_protocol: Callable[[], P]) -> P:
-        """The second half. Raises OSError; the connection is closed then, and if this is cancelled."""
+        """The second half. Raises OSError. The connection is closed after an error and if this is cancelled."""
         try:
             await self._shown
         except BaseException:
@@ -99,7 +100,7 @@ class Introduction(asyncio.Protocol):
         if self._transport.is_closing():
             raise ConnectionResetError(HUNG_UP)
         protocol = make_protocol()
-        # Not from the middle of a read, and not while reading: the next protocol may lend its own buffer.
+        # Not inside or during a read: the next protocol may provide its own buffer.
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         self._transport.resume_reading()
@@ -128,11 +129,11 @@ class Introduction(asyncio.Protocol):
             self._transport.write(introduction_frame(2, encode_proof(proof)))
         elif correlation_id == 2 and self._expected and is_same(payload, self._expected):
             if self._buffer:
-                raise ProtocolError("it says more than it was asked")
+                raise ProtocolError("it sent more than the answer")
             self._transport.pause_reading()
             self._shown.set_result(None)
         else:
-            raise IntroductionRefused("whoever listens there does not know the cluster's secret")
+            raise IntroductionRefused("the server there does not know the cluster's secret")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(ConnectionResetError(HUNG_UP))

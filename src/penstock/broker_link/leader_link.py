@@ -1,8 +1,9 @@
-"""The connection to a leader: made, kept, and made again; requests out, each answer to whoever asked for it.
+"""The connection to a leader: it reconnects when lost, and passes each answer to the sender of its request.
 
-The first try again comes after ten milliseconds, later ones after twice as long each time, up to the backoff. Only an
-answer ends that row: a leader that hangs up at once is not one that is back. Must not know: what is asked, when.
-Invariants: answers come in the order of requests; who waits when the connection is lost is given an empty frame.
+The first retry comes after ten milliseconds. The pause doubles each time, up to the backoff, until a request is
+answered: a connection alone does not reset it, since the leader may hang up at once. Must not know: what the requests
+are. Invariants: answers arrive in the order of requests. When the connection is lost, every waiting request gets an
+empty frame.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Take: TypeAlias = Callable[[memoryview], None]
 
 
 def retry_s(failures: int, backoff_s: float) -> float:
-    """How long to wait after so many failures before this one."""
+    """The pause after a failure that follows `failures` others."""
     return min(FIRST_RETRY_S * (1 << min(failures, 16)), backoff_s)
 
 
@@ -55,7 +56,7 @@ class LeaderLink:
         self._on_up = on_up
         self._connection: FrameConnection | None = None
         self._lost: asyncio.Future[Exception | None] = loop.create_future()
-        self._awaited: deque[tuple[int, Take]] = deque()  # correlation id, who takes the answer
+        self._awaited: deque[tuple[int, Take]] = deque()  # correlation id, taker of the answer
         self._next_id = 0
         self._failures = 0
         self.reconnects = 0
@@ -66,12 +67,12 @@ class LeaderLink:
         return self._connection is not None
 
     def stop(self) -> None:
-        """At once and for good."""
+        """Disconnects at once and for good."""
         self._connecting.cancel()
         self._disconnect()
 
     def send(self, key: Api, version: int, request: Message, take: Take) -> None:
-        """While it is up. `take` gets the answer, empty if there will be none."""
+        """Sends a request; the link must be up. `take` gets the answer, or an empty frame if the connection is lost."""
         assert self._connection is not None
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
         self._awaited.append((self._next_id, take))
@@ -79,7 +80,7 @@ class LeaderLink:
         self._connection.send(b"".join(part for part in parts if isinstance(part, bytes)))
 
     async def ask(self, key: Api, version: int, request: Message, of: type[M]) -> M:
-        """The answer. Raises ApiError where there is none."""
+        """Sends a request and returns the answer. Raises ApiError if there is none."""
         if not self.is_up:
             raise ApiError(ErrorCode.NETWORK_EXCEPTION, CONNECTION_LOST)
         answer: asyncio.Future[M | None] = self._loop.create_future()
@@ -90,7 +91,7 @@ class LeaderLink:
             if not frame:
                 answer.set_result(None)
                 return
-            kept = memoryview(bytes(frame))  # the receive buffer is used again
+            kept = memoryview(bytes(frame))  # the receive buffer is reused
             _, at = read_response_header(key, version, kept)
             message = decode_response(key, version, kept, at)
             assert isinstance(message, of)
@@ -103,21 +104,21 @@ class LeaderLink:
         return response
 
     def send_frame(self, frame: bytes) -> None:
-        """One that is not answered. Lost if the connection is."""
+        """Sends a frame that gets no answer. It is lost if the connection is."""
         if self._connection is not None:
             self._connection.send(frame)
 
     def give_up(self, reason: Exception) -> None:
-        """This connection leads nowhere: make another one."""
+        """Drops this connection and makes another one."""
         if not self._lost.done():
             self._lost.set_result(reason)
 
     def _received(self, frame: memoryview) -> None:
         if not self._awaited:
-            raise ProtocolError("an answer nobody asked for")
+            raise ProtocolError("an answer without a request")
         correlation_id, take = self._awaited.popleft()
         if int.from_bytes(frame[:4], "big") != correlation_id:
-            raise ProtocolError(f"the answer to another request than {correlation_id}")
+            raise ProtocolError(f"an answer to another request than {correlation_id}")
         if self._failures:
             log.info("broker %d answers again", self._leader_id)
             self._failures = 0
@@ -126,7 +127,7 @@ class LeaderLink:
     async def _stay_connected(self) -> None:
         while True:
             address = self._address_of(self._leader_id)
-            reason = "no address of it is known" if address is None else await self._connect(*address)
+            reason = "its address is not known" if address is None else await self._connect(*address)
             if reason is None:
                 self._on_up()
                 error = await self._lost
@@ -139,7 +140,7 @@ class LeaderLink:
             await asyncio.sleep(retry_s(self._failures - 1, self._backoff_s()))
 
     async def _connect(self, host: str, port: int) -> str | None:
-        """What prevented it, or None."""
+        """Connects. Returns the reason of a failure, or None."""
         self._lost = lost = self._loop.create_future()
 
         def on_lost(error: Exception | None) -> None:
@@ -158,7 +159,7 @@ class LeaderLink:
                 )
         except TimeoutError:
             return f"{host}:{port} did not answer within {CONNECT_TIMEOUT_S:g} s"
-        except (OSError, UnicodeError) as error:  # UnicodeError: a host that is no name
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             reason = error.strerror if isinstance(error, OSError) else None
             return f"{host}:{port}: {reason or error}"
         return None

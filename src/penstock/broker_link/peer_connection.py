@@ -1,4 +1,4 @@
-"""Kafka's protocol from one node of a cluster to another, after the introduction, without ApiVersions."""
+"""Kafka's protocol between two nodes of a cluster: after the introduction, and without ApiVersions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def open_to_peer(
     unadvertised: frozenset[Api],
     recipient: int = ANYBODY,
 ) -> AsyncConnection:
-    """`unadvertised`: every API that is asked for on this connection. Nodes serve them in all versions they know.
+    """`unadvertised`: every API that is used on this connection. Nodes serve them in all versions that they know.
 
     Raises BrokerUnreachable.
     """

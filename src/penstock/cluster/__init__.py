@@ -1,5 +1,4 @@
-"""Cluster metadata: its log, the controller that decides, and the image others read.
+"""Cluster metadata: its log, the controller that makes the decisions, and the image that all other code reads.
 
-One node today: the controller is this broker and a record is committed when it is stable
-here. Consensus comes in behind `MetadataLog.append` without moving its callers.
+A metadata record is committed by the Raft quorum of the voters (`cluster.quorum`).
 """

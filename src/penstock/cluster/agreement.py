@@ -1,10 +1,10 @@
-"""How every decision of the controller becomes fact: it takes its turn, and its records are agreed on.
+"""Serializes the controller's decisions and has the quorum commit their records.
 
-One decision at a time, each on the image that the last one left. `core.metadata` says what to do; a part of the
+There is one decision at a time, on the image that the previous one left. `core.metadata` says what to do. A part of the
 controller (`cluster.topic_decisions`, `cluster.partition_decisions`, `cluster.voter_decisions`,
-`cluster.broker_registry`) takes a turn, has the records agreed on and returns when they are applied here. So what was
-answered is in this node's image. Where the controller is not active, `check_active` and `commit` raise NOT_CONTROLLER.
-Must not know: what is decided, sockets, the data of partitions.
+`cluster.broker_registry`) takes a turn, has the records committed and returns when they are applied here. So every
+answered change is in this node's image. If the controller is not active, `check_active` and `commit` raise
+NOT_CONTROLLER. Must not know: what is decided, sockets, the data of partitions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.model.errors import ApiError, ErrorCode
 
 
 class ProposingQuorum(Settling, Protocol):
-    """What an agreement needs of `cluster.quorum.Quorum`."""
+    """The part of `cluster.quorum.Quorum` that an agreement uses."""
 
     @property
     def is_active(self) -> bool: ...
@@ -32,7 +32,7 @@ class Agreement:
         self._quorum = quorum
         self._image = image
         self.turn = Turns(quorum)
-        """For `async with`: a decision looks at the image and commits within one turn."""
+        """For `async with`: a decision reads the image and commits within one turn."""
         self.elections = 0
         self.unclean_elections = 0
 
@@ -45,7 +45,7 @@ class Agreement:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "This is not the correct controller for this cluster.")
 
     async def commit(self, records: Sequence[MetadataRecord]) -> int:
-        """The index of the entry, once it is applied here; -1 if there was nothing to agree on."""
+        """The index of the entry, once it is applied here; -1 if there were no records."""
         self.check_active()
         if not records:
             return -1
@@ -56,7 +56,7 @@ class Agreement:
         return index
 
     def _elections(self, records: Sequence[MetadataRecord]) -> Iterator[bool]:
-        """For each new leader whether it may lack what was committed."""
+        """For each new leader, whether it may lack committed records."""
         for record in records:
             if isinstance(record, PartitionChanged) and record.leader is not None and record.leader != NO_LEADER:
                 before = self._image.topics_by_id[bytes.fromhex(record.topic_id)].partitions[record.index]

@@ -1,9 +1,9 @@
-"""The state machine behind a Raft log: what of the log it has taken in, and when its state is worth a snapshot.
+"""The state machine behind a Raft log: which entries are applied, and when a snapshot is due.
 
-Entries are applied in order and once; a snapshot replaces everything. A snapshot is due when as many bytes were applied
-since the last as the settings say, and as many as the last one is long, for writing one costs as much as its size.
-It is taken step by step, so that others have their turns; entries may be applied in between.
-Knows no disks, messages and roles, nor what entries mean.
+Entries are applied in order and once; a snapshot replaces everything. A snapshot is due when the bytes applied since
+the last one exceed the setting and the size of the last one, because writing one costs as much as its size. It is taken
+in steps, so that the loop is not blocked; entries may be applied in between. Must not know: disks, messages, roles, the
+meaning of entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class StateMachine(Protocol):
     def restore(self, index: int, data: bytes) -> None: ...
 
     def snapshot(self) -> Generator[None, None, bytes]:
-        """The state as it is at the call, whatever is applied between the steps."""
+        """The state at the time of the call, whatever is applied between the steps."""
         ...
 
 
@@ -50,7 +50,7 @@ class AppliedLog:
         self._bytes_since += entry.size_bytes
 
     def begin_snapshot_if_due(self) -> bool:
-        """Whether one was begun: then it is for `go_on_with_snapshot`."""
+        """Whether a snapshot was begun: then call `go_on_with_snapshot`."""
         due = max(self._snapshot_every_bytes, self.snapshot_bytes)
         if self._bytes_since < due or self._is_being_stored or self._taking is not None:
             return False
@@ -59,7 +59,7 @@ class AppliedLog:
         return True
 
     def go_on_with_snapshot(self) -> SnapshotReady | None:
-        """One step. None: there are more."""
+        """Take one step. None: more steps follow."""
         assert self._taking is not None
         try:
             next(self._taking)

@@ -1,10 +1,10 @@
-"""This broker's standing in the cluster: registered, kept alive by heartbeats, and taken leave of.
+"""This broker's membership in the cluster: registration, heartbeats, controlled shutdown.
 
-A broker registers once it can hear the quorum, opens its logs, and heartbeats from then on. The first heartbeat that
-is caught up ends its fencing. A broker that has not been answered for `broker.session.timeout.ms`, or only that it
-does not count because it does not hear the metadata, must take it that others lead: `may_lead` says so. Before it
-stops it asks the controller to move its leaders away. Must not know: partitions, which learn of all that through the
-metadata.
+A broker registers once it can reach the quorum, opens its logs, and sends heartbeats from then on. The first heartbeat
+that shows it is caught up unfences it. If heartbeats are not answered for `broker.session.timeout.ms`, or the answers
+say that the broker does not count because it receives no metadata, it must assume that others lead: `may_lead` says so.
+Before it stops, it asks the controller to move its leaders away. Must not know: partitions, which learn all of this
+through the metadata.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 0.1
 EAGER_PAUSE_S = 0.1
-"""Between heartbeats while something is about to change: fenced, or leaving."""
+"""Between heartbeats while a change is expected: fenced, or shutting down."""
 TELL_EVERY_S = 5.0
 LEAVE_TIMEOUT_S = 10.0
 UNFENCE_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 10.0
 NO_CONTROLLER_S = 1.5
-"""A broker that leaves waits so long for a controller to tell."""
+"""How long a broker that shuts down waits for a controller."""
 NOTHING_HEARD = (
     "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost has forgotten its "
     "votes: stop it, take its vote away (`penstock cluster remove-voter`), start it, and give it a vote when it has "
@@ -92,18 +92,18 @@ class BrokerLifecycle:
         self.is_fenced = True
         self._is_in = asyncio.Event()
         self._is_lease_over = False
-        self.on_lease_over: Callable[[], None] = lambda: None
-        """When `may_lead` has become False: whoever waits for this broker to lead need not wait any longer."""
+        self._on_lease_over: Callable[[], None] | None = None  # None until there is something to lead
 
-    # -- in -----------------------------------------------------------------------------
+    # # -- joining ------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Returns when the metadata here says that this broker is registered. Waits as long as it takes; StorageError
-        when this node's part in the quorum is over."""
+        """Return when the metadata here contains this broker's registration. Waits without a limit; raises StorageError
+        if this node has left the quorum.
+        """
         epoch = await self._be_registered()
         while not await self._reads_of(epoch):
             log.warning("still waiting to join the cluster: %s", self._why_unread())
-            # Unregistered meanwhile, perhaps; one that is just slow keeps its epoch.
+            # It may have been unregistered meanwhile; a broker that is just slow keeps its epoch.
             epoch = await self._be_registered()
         self._answered_s = self._clock.monotonic()
         if self._config.is_clustered:
@@ -117,7 +117,7 @@ class BrokerLifecycle:
         return "this node has not read of its registration"
 
     async def _be_registered(self) -> int:
-        """The epoch, once there is a controller that gives one."""
+        """The epoch, once a controller has granted one."""
         told_s = self._clock.monotonic()
         while True:
             if self._quorum.failure is not None:
@@ -131,7 +131,7 @@ class BrokerLifecycle:
                 elif error.code is ErrorCode.INCONSISTENT_VOTER_SET:
                     reason = ANOTHER_DISK
                 elif error.code is ErrorCode.NOT_CONTROLLER:
-                    # Whom it has tried last, where that did not even answer: often it is the wrong address.
+                    # Name the address tried last, if it did not answer: often it is wrong.
                     tried = error.__cause__ if isinstance(error.__cause__, WireClientError) else None
                     reason = "no majority of the voters can be reached" + (f" ({tried})" if tried else "")
                 else:
@@ -142,7 +142,7 @@ class BrokerLifecycle:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _reads_of(self, epoch: int) -> bool:
-        """Whether the metadata here says soon that this broker has that epoch."""
+        """Whether the metadata here soon contains this broker's epoch."""
         deadline_s = self._clock.monotonic() + READ_TIMEOUT_S
         while not self._is_known(epoch):
             if self._clock.monotonic() >= deadline_s or self._quorum.failure is not None:
@@ -154,26 +154,30 @@ class BrokerLifecycle:
         known = self._image.brokers.get(self._config.node_id)
         return known is not None and known.epoch >= epoch
 
-    def start(self) -> None:
+    def start(self, on_lease_over: Callable[[], None]) -> None:
+        """`on_lease_over`: called when `may_lead` has become False, so that requests do not wait for this leader any
+        longer.
+        """
+        self._on_lease_over = on_lease_over
         self._heartbeats = self._loop.create_task(self._heartbeat())
         self._heartbeats.add_done_callback(_ended)
 
     async def unfenced(self) -> None:
-        """Returns when others count on this broker and it has read of that, or after a while: it goes on trying."""
+        """Return when this broker is unfenced and its metadata says so, or after a timeout: it keeps trying."""
         try:
             async with asyncio.timeout(UNFENCE_TIMEOUT_S):
                 await self._is_in.wait()
         except TimeoutError:
             log.warning("the controller has not let this broker take part yet; it goes on asking")
 
-    # -- alive --------------------------------------------------------------------------
+    # # -- heartbeats ---------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
         return self._access.broker_epoch
 
     def brokers_changed(self) -> None:
-        """The metadata may say that this broker was given up: the sooner the controller hears of it the better."""
+        """If the metadata says that this broker is fenced, the next heartbeat goes out at once."""
         known = self._image.brokers.get(self._config.node_id)
         if known is None or self.is_fenced:
             return
@@ -183,9 +187,9 @@ class BrokerLifecycle:
             self._is_in.set()
 
     def may_lead(self) -> bool:
-        """False when the controller has perhaps given this broker up: whoever it made leader may be writing.
+        """False if the controller may have fenced this broker: another leader may be writing.
 
-        Also when this node's part in the quorum is over: its heartbeats are answered, and it hears of no other leader.
+        Also False if this node has left the quorum: its heartbeats are answered, but it does not learn of new leaders.
         """
         if self._quorum.failure is not None:
             return False
@@ -193,7 +197,7 @@ class BrokerLifecycle:
 
     @property
     def unanswered_s(self) -> float:
-        """Since the last heartbeat that counted was sent."""
+        """Since the last successful heartbeat was sent."""
         return self._clock.monotonic() - self._answered_s
 
     def _look_at_lease(self, reason: str = "no controller has answered") -> None:
@@ -205,14 +209,15 @@ class BrokerLifecycle:
                     reason,
                     self._config.broker_session_timeout_ms,
                 )
-            self.on_lease_over()
+            if self._on_lease_over is not None:
+                self._on_lease_over()
 
     def quorum_failed(self) -> None:
-        """This node hears of the metadata no more."""
+        """This node receives no metadata any more."""
         self._look_at_lease()
 
     def controller_changed(self) -> None:
-        """The new one begins to count silence now; let it hear of us."""
+        """The new controller starts its session timeouts now: send it a heartbeat at once."""
         self._access.leader_changed()
         self._news.set()
 
@@ -231,10 +236,10 @@ class BrokerLifecycle:
                 await self._refused(error)
             else:
                 if answer.is_caught_up and not answer.is_fenced:
-                    # What counts is when we asked: the answer may have been long under way.
+                    # The time of sending counts: the answer may have been delayed.
                     self._answered_s = max(self._answered_s, sent_s)
                     self._is_lease_over = not self.may_lead()
-                else:  # the controller goes on as if it had heard nothing
+                else:  # the controller ignores this heartbeat
                     self._look_at_lease("this broker is fenced" if answer.is_fenced else "no metadata has been heard")
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
@@ -247,7 +252,9 @@ class BrokerLifecycle:
             await self._pause(EAGER_PAUSE_S if is_eager else self._config.broker_heartbeat_interval_ms / 1000)
 
     def _knows_that_it_leaves(self) -> bool:
-        """And so, by the same decision, who leads after it: clients are sent there while they are still served."""
+        """The metadata with the shutdown also names the new leaders, so clients are redirected while they are still
+        served.
+        """
         own = self._image.brokers.get(self._config.node_id)
         is_deaf = self._quorum.failure is not None
         return is_deaf or own is None or own.in_controlled_shutdown
@@ -259,7 +266,7 @@ class BrokerLifecycle:
         elif error.code is not ErrorCode.NOT_CONTROLLER:
             log.warning("a heartbeat was refused: %s", error)
         elif self._is_leaving and self._clock.monotonic() - self._leaving_s >= NO_CONTROLLER_S:
-            self._may_go.set()  # the others are stopping, too
+            self._may_go.set()  # the other nodes are stopping, too
 
     async def _pause(self, pause_s: float) -> None:
         self._news.clear()
@@ -269,10 +276,10 @@ class BrokerLifecycle:
         finally:
             timer.cancel()
 
-    # -- out ----------------------------------------------------------------------------
+    # # -- leaving ------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Returns when this broker leads nothing any more that another could, or after a while."""
+        """Return when this broker leads nothing that another broker could lead, or after a timeout."""
         if self._heartbeats is None or not self._config.controlled_shutdown_enable:
             return
         self._is_leaving = True

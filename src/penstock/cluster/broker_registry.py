@@ -1,8 +1,8 @@
-"""Which brokers belong to the cluster: registrations, heartbeats, fencing. A part of the controller.
+"""The brokers of the cluster: registrations, heartbeats, fencing. A part of the controller.
 
-A registered broker is fenced until a heartbeat shows that it has read of its registration. Brokers that do not vote
-hear of the metadata as observers. `broker_watch` says which brokers are silent. What a decision has in common with the
-controller's others is in `cluster.agreement`. Must not know: sockets, the data of partitions.
+A registered broker is fenced until a heartbeat shows that it has read its registration. Brokers that do not vote
+receive the metadata as observers. `broker_watch` detects silent brokers, and `cluster.agreement` has the code shared by
+all decisions. Must not know: sockets, the data of partitions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BrokerRegistry:
         watch: BrokerWatch,
         work: OwnWork,
     ) -> None:
-        """`incarnation_id`: of the broker in this process. Nobody else may register under its id."""
+        """`incarnation_id`: of the broker in this process. No other process may register under its id."""
         self._node_id = node_id
         self._incarnation_id = incarnation_id
         self._agreement = agreement
@@ -56,11 +56,13 @@ class BrokerRegistry:
         self._watch = watch
         self._work = work
         self._must_know: dict[int, int] = {}
-        """By broker, the index of its registration or fencing if that was decided here: it comes back knowing of it."""
+        """By broker, the index of its registration or fencing if decided here: it must have read that to be
+        unfenced.
+        """
         self._shall_know: dict[int, int] = {}
-        """By broker, what was committed when it was last heard: one that never gets there hears no decisions."""
+        """By broker, the commit index at its last heartbeat: a broker that never reaches it receives no metadata."""
         self._activated_at = 0
-        """The index of all that was decided elsewhere."""
+        """The index that covers all decisions of earlier controllers."""
 
     def activated(self) -> None:
         """This node is the controller now."""
@@ -69,7 +71,7 @@ class BrokerRegistry:
         self._activated_at = self._quorum.status.commit_index
 
     async def register_broker(self, registration: Registration) -> int:
-        """The broker's epoch. It is fenced until it has caught up, but for one that stands alone."""
+        """Return the broker's epoch. It is fenced until it has caught up, unless it is the only broker."""
         broker_id = registration.broker_id
         async with self._agreement.turn:
             self._agreement.check_active()
@@ -81,7 +83,7 @@ class BrokerRegistry:
             self._check_is_gone(registration)
             self._check_is_same_voter(registration)
             if broker_id in self._observers and self._has_another_disk(registration):
-                # What the quorum believes to be on its disk is not there: it begins anew.
+                # The log that the quorum expects on its disk is missing: the observer starts from scratch.
                 await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
             records = brokers.register(
                 self._image,
@@ -91,7 +93,7 @@ class BrokerRegistry:
                 is_alone=broker_id == self._node_id and self.stands_alone,
             )
             if records and any(one != broker_id for one in self._image.brokers):
-                records += self.agreed_settings()  # a broker that stood alone had none
+                records += self.agreed_settings()  # a sole broker had none
             index = await self._agreement.commit(records)
             self._watch.heard(broker_id)
             self._must_know[broker_id] = max(index, self._must_know.get(broker_id, self._activated_at))
@@ -110,7 +112,7 @@ class BrokerRegistry:
         return known is not None and known.epoch == registration.previous_epoch
 
     def _check_is_gone(self, registration: Registration) -> None:
-        """Two running brokers of one id would take each other's place for ever."""
+        """Two running brokers with one id would replace each other for ever."""
         if registration.broker_id == self._node_id:
             if self._incarnation_id and registration.incarnation_id != self._incarnation_id:
                 raise _duplicate(registration.broker_id)
@@ -119,12 +121,12 @@ class BrokerRegistry:
         if known is None or known.is_fenced or known.incarnation_id == registration.incarnation_id:
             return
         if registration.directory_id and registration.directory_id == known.directory_id:
-            return  # a data directory is locked as long as its process lives
+            return  # a data directory is locked while its process runs
         if self._watch.is_heard_of(registration.broker_id):
             raise _duplicate(registration.broker_id)
 
     def _check_is_same_voter(self, registration: Registration) -> None:
-        """A voter with another disk has forgotten its votes: it must not be taken for the one that the others mean."""
+        """A voter with another disk has lost its votes: it must not pass for the known voter."""
         broker_id = registration.broker_id
         if broker_id not in self._voters or broker_id == self._node_id or not self._has_another_disk(registration):
             return
@@ -132,7 +134,7 @@ class BrokerRegistry:
             raise ApiError(ErrorCode.INCONSISTENT_VOTER_SET, f"node {broker_id} is a voter with another disk")
 
     async def add_observer(self, node: int) -> None:
-        """A node that is no member of the quorum hears of the metadata as an observer."""
+        """A node that is not a member of the quorum receives the metadata as an observer."""
         while self._agreement.is_active and node in self._image.brokers and node not in self.members:
             try:
                 await self._quorum.change_membership(Change.ADD_OBSERVER, node)
@@ -155,7 +157,7 @@ class BrokerRegistry:
         comes = wants_in and self._knows_its_standing(broker_id, current_metadata_offset)
         if leaves or comes:
             async with self._agreement.turn:
-                # A next life of the broker may have registered meanwhile: this one has no say in that.
+                # A later incarnation of the broker may have registered meanwhile; this heartbeat must not affect it.
                 self._agreement.check_active()
                 brokers.check_epoch(self._image, broker_id, broker_epoch)
                 broker = brokers.find(self._image, broker_id)
@@ -170,28 +172,32 @@ class BrokerRegistry:
         return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
 
     def _knows_its_standing(self, broker_id: int, metadata_offset: int) -> bool:
-        """Whether it has read of its registration, and of who leads since it was fenced."""
+        """Whether it has read its registration, and the leaders elected since it was fenced."""
         return metadata_offset >= self._must_know.get(broker_id, self._activated_at)
 
     async def unregister_broker(self, broker_id: int) -> None:
         async with self._agreement.turn:
             self._agreement.check_active()
             if broker_id == self._node_id or not brokers.find(self._image, broker_id).is_fenced:
-                # It would register again at once, as one that has nothing: what it alone holds had no leader then.
+                # It would register again at once as a new broker, and partitions with no other replica would have no
+                # leader.
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is running: stop it first")
             if broker_id in self._voters:
-                # The registration says which disk its votes are on: it would vote again with an empty one.
+                # The registration identifies the disk of its votes: without it the node could vote again with an empty
+                # disk.
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} is a voter: remove its vote first")
             gone = brokers.unregister(self._image, broker_id, self._policies)
             await self._agreement.commit([*gone, *self._voter_decisions.address_removed(broker_id)])
             self._watch.forget(broker_id)
         if broker_id in self._observers:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, broker_id)
-            if broker_id in self._image.brokers:  # it runs, and has registered again
+            if broker_id in self._image.brokers:  # it is running, and has registered again
                 self._work.run(self.add_observer(broker_id))
 
     async def fence(self, broker_id: int) -> None:
-        """If it is still to be given up when its turn comes. Its leaders move; it comes back with a heartbeat."""
+        """Fence the broker if there is still a reason when the turn comes. Its leaders move; a heartbeat
+        unfences it.
+        """
         async with self._agreement.turn:
             broker = self._image.brokers.get(broker_id)
             reason = self._watch.reason_to_fence(broker_id)
@@ -205,7 +211,7 @@ class BrokerRegistry:
             self._must_know[broker_id] = await self._agreement.commit(fencing)
 
     def agreed_settings(self) -> list[MetadataRecord]:
-        """Settings that must be the same on all nodes, whatever their files say, as they are here."""
+        """Settings that must be the same on all nodes, with this node's values, whatever the other nodes' files say."""
         cluster_wide = self._image.configs.get((RESOURCE_BROKER, CLUSTER_WIDE), {})
         own = [
             (name, overrides)
@@ -214,7 +220,7 @@ class BrokerRegistry:
         ]
         if all(key in cluster_wide for key in AGREED_ON) and not own:
             return []
-        agreed = {key: str(self._running.current.settings.value(key)) for key in AGREED_ON}  # nothing changes here
+        agreed = {key: str(self._running.current.settings.value(key)) for key in AGREED_ON}  # unchanged on this node
         records = [ConfigChanged(RESOURCE_BROKER, CLUSTER_WIDE, {**cluster_wide, **agreed})]
         for name, overrides in own:
             others = {key: value for key, value in overrides.items() if key not in AGREED_ON}

@@ -1,9 +1,9 @@
-"""Which brokers live, as the active controller sees it.
+"""Tracks which brokers are alive, on the active controller.
 
-A broker that was silent for `broker.session.timeout.ms` is fenced; so is one whose connection broke and did not come
-back within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets
-at once, so that is how its leaders move within a fraction of a second. Silence counts from the moment this node became
-the controller. Must not know: what fencing means.
+A broker is fenced if it was silent for `broker.session.timeout.ms`, or if its connection broke and did not come back
+within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets at
+once, so its leaders move within a fraction of a second. Silence counts from the moment this node became the controller.
+Must not know: what fencing means.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ INTERVAL_S = 0.5
 
 
 class Fencing(Protocol):
-    """What the watch needs of `cluster.controller.Controller`."""
+    """The part of `cluster.controller.Controller` that the watch uses."""
 
     def fence(self, broker_id: int) -> None:
-        """Soon."""
+        """Runs soon, not within the call."""
         ...
 
     def move_leaders_back(self) -> None:
-        """Soon."""
+        """Runs soon, not within the call."""
         ...
 
 
@@ -50,7 +50,7 @@ class BrokerWatch:
         self._heard_s: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = 0.0
-        self._broken: dict[int, float] = {}  # since when, of those not heard of since then
+        self._broken: dict[int, float] = {}  # since when, without a heartbeat since
         self._balanced_s = clock.monotonic()
         self._controller: Fencing | None = None
         self._started_s = 0.0
@@ -68,7 +68,7 @@ class BrokerWatch:
             self._timer.cancel()
             self._timer = None
 
-    # -- what is heard ------------------------------------------------------------------
+    # # -- heartbeats and losses ------------------------------------------------------------
 
     def heard(self, broker_id: int) -> None:
         self._heard_s[broker_id] = self._clock.monotonic()
@@ -79,22 +79,22 @@ class BrokerWatch:
         self._heard_s.pop(broker_id, None)
 
     def peer_lost(self, peer: int) -> None:
-        """A connection broke, or nobody listens there: look when the grace is over, if it does not come back."""
+        """A connection broke, or was refused: check when the grace period ends, unless it comes back."""
         self._broken.setdefault(peer, self._clock.monotonic())
         if peer in self._image.brokers:
             self._look_within(self._running.current.penstock_broker_lost_grace_ms / 1000)
 
     def is_heard_of(self, broker_id: int) -> bool:
-        """Whether a broker of this id is running, as far as one can tell."""
+        """Whether a broker with this id seems to be running."""
         if broker_id in self._broken or self._lost_since(broker_id) is not None:
-            return False  # a process that is back at once is another one, until the old one is heard
+            return False  # a process that is back at once is a new one, until the old one sends a heartbeat
         heard_s = self._heard_s.get(broker_id)
         if heard_s is None:
             return False
         return (self._clock.monotonic() - heard_s) * 1000 < self._running.current.broker_session_timeout_ms
 
     def silences_s(self) -> dict[int, float]:
-        """How long ago each broker was last heard of; of none while another node is the controller."""
+        """How long ago each broker sent its last heartbeat; empty while another node is the controller."""
         now_s = self._clock.monotonic()
         return {} if self._controller is None else {broker: now_s - at_s for broker, at_s in self._heard_s.items()}
 
@@ -102,16 +102,17 @@ class BrokerWatch:
         return self._judge(broker_id)[0]
 
     def _judge(self, broker_id: int) -> tuple[str | None, float]:
-        """Why it is to be given up now, or in how many seconds to look again."""
+        """The reason to fence it now, or else in how many seconds to check again."""
         now_s, config = self._clock.monotonic(), self._running.current
         heard_s = self._heard_s.setdefault(broker_id, now_s)
         if (now_s - heard_s) * 1000 >= config.broker_session_timeout_ms:
             return f"it was silent for {now_s - heard_s:.1f} s", 0.0
         lost_s = self._lost_since(broker_id)
         if lost_s is not None:
-            # The last heartbeat of one that was killed may be read after its end; that nobody listens is said again.
+            # The last heartbeat of a killed broker may be read after its end; the refused connections are reported
+            # again.
             lost_s = max(lost_s, self._broken.get(broker_id, lost_s))
-        # Lost before this node became the controller, and for long: the one that was it, most likely.
+        # A connection lost long before this node became the controller: most likely that of the former controller.
         if lost_s is None or heard_s > max(lost_s, self._started_s):
             return None, INTERVAL_S
         left_s = lost_s + config.penstock_broker_lost_grace_ms / 1000 - now_s
@@ -119,10 +120,10 @@ class BrokerWatch:
             return "its connections broke and did not come back", 0.0
         return None, left_s
 
-    # -- looking ------------------------------------------------------------------------
+    # # -- checks -------------------------------------------------------------------------
 
     def _look_within(self, delay_s: float) -> None:
-        """A broker that stands alone has nobody to watch, and no timer."""
+        """A sole broker has no others to watch, and no timer."""
         if self._controller is None or not any(broker != self._node_id for broker in self._image.brokers):
             return
         due_s = self._loop.time() + delay_s

@@ -1,16 +1,16 @@
-"""The controller: every decision on the metadata, by parts that take turns.
+"""The controller: all decisions on the metadata, made by its parts in turn.
 
-Every node has one; it is active on the node that leads the metadata quorum, once that has applied what was committed
-before. Its parts, each of which a handler may be given alone:
+Every node has one. It is active on the node that leads the metadata quorum, once that node has applied everything
+committed before. A handler may be given one part alone:
 
     topics       topics, settings, credentials, producer ids    `cluster.topic_decisions`
     partitions   leaders, in-sync replicas, reassignments       `cluster.partition_decisions`
-    voters       who votes on the metadata, and where it is     `cluster.voter_decisions`
-    registry     which brokers belong to the cluster            `cluster.broker_registry`
+    voters       voters of the quorum and their addresses       `cluster.voter_decisions`
+    registry     brokers of the cluster                         `cluster.broker_registry`
 
-They share one `cluster.agreement`, so all decisions are made one after the other. Here is what the controller does
-unasked: it begins a new cluster, finishes what the controller before it left undone, and has silent brokers fenced
-(`broker_watch` says which). Must not know: sockets, the data of partitions.
+The parts share one `cluster.agreement`, so decisions are made one after the other. This module contains what the
+controller does unasked: it creates a new cluster, finishes what the previous controller left undone, and fences silent
+brokers (found by `broker_watch`). Must not know: sockets, the data of partitions.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from penstock.ports.clock import Entropy
 
 
 class MetadataQuorum(ProposingQuorum, QuorumMembers, Protocol):
-    """What the controller needs of `cluster.quorum.Quorum`."""
+    """The part of `cluster.quorum.Quorum` that the controller uses."""
 
 
 class NewCluster(NamedTuple):
-    """What a cluster begins with that has no id yet."""
+    """The first settings of a cluster that has no id yet."""
 
     cluster_id: str
     addresses: Mapping[int, Address]
-    """Of its voters, as this node's file has them."""
+    """The addresses of its voters in this node's file."""
 
 
 class Controller:
@@ -80,7 +80,7 @@ class Controller:
 
     @property
     def brokers(self) -> list[int]:
-        """Those that serve."""
+        """The live brokers."""
         return self.topics.brokers
 
     @property
@@ -91,15 +91,15 @@ class Controller:
     def unclean_elections(self) -> int:
         return self._agreement.unclean_elections
 
-    # -- being it -----------------------------------------------------------------------
+    # # -- activation ---------------------------------------------------------------------
 
     def activated(self) -> None:
-        """This node leads the quorum now: silence counts from here on."""
+        """This node leads the quorum now: session timeouts start here."""
         self.registry.activated()
         if not self.image.cluster_id:
             self._work.run(self._create_cluster())
         members = self._quorum.status.configuration.members
-        for broker in self.image.brokers:  # the controller before may have got no further than the registration
+        for broker in self.image.brokers:  # the previous controller may have stopped right after the registration
             if broker not in members:
                 self._work.run(self.registry.add_observer(broker))
         self._work.run(self.partitions.elect_leaderless())
@@ -120,7 +120,7 @@ class Controller:
                     records += [*self.voters.first_addresses(), *self.registry.agreed_settings()]
                 await self._agreement.commit(records)
 
-    # -- what the watch asks for ----------------------------------------------------------
+    # # -- for the watch --------------------------------------------------------------------
 
     def fence(self, broker_id: int) -> None:
         self._work.run(self.registry.fence(broker_id))

@@ -1,15 +1,15 @@
-"""How the rest of a broker reaches the active controller: a call when it is in this process, else a request.
+"""How a broker reaches the active controller: a call if it is in this process, else a request.
 
-Every method asks the node that leads the quorum now. What fails because leadership moved, or a connection broke, is
-asked again until its deadline; a change that may have happened is safe to ask for twice (the metadata says no the
-second time). Must not know: what the controller decides.
+Every method asks the node that leads the quorum now. A request that fails because leadership moved or a connection
+broke is repeated until its deadline. A change that may have happened is safe to request twice: the metadata refuses the
+second one. Must not know: what the controller decides.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias, TypeVar
 
 from penstock.broker_link.introduction import PeerIdentity
@@ -18,6 +18,7 @@ from penstock.cluster.controller import Controller
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from penstock.wire.messages.alter_partition import (
@@ -34,13 +35,7 @@ from penstock.wire.messages.broker_registration import (
     Feature,
     Listener,
 )
-from penstock.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
+from penstock.wire.messages.create_topics import CreateTopicsResponse
 from penstock.wire.messages.update_raft_voter import (
     KRaftVersionFeature,
     UpdateRaftVoterRequest,
@@ -50,6 +45,7 @@ from penstock.wire.messages.update_raft_voter import Listener as VoterListener
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.wire_client.requests.topics import create_topic_request, read_created
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +106,7 @@ class ControllerAccess:
         return self._controller.brokers
 
     def leader_changed(self) -> None:
-        """Who waits for an answer of the one before shall ask the new one: a machine without power never hangs up."""
+        """Repeat pending requests with the new controller: a machine without power never closes its connections."""
         leader = self._quorum.leader_id
         if leader is not None and self._connection is not None and self._connection[0] != self._address_of(leader):
             self.close()
@@ -120,56 +116,24 @@ class ControllerAccess:
             self._connection[1].close()
             self._connection = None
 
-    # -- what a broker asks for ---------------------------------------------------------
+    # # -- requests of a broker ------------------------------------------------------------
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-    ) -> None:
-        """Raises ApiError. The topic is in the controller's image then, and in this one's soon after."""
-        await self._retrying(lambda: self._create_topic(name, partitions, replication_factor, assignments, configs))
+    async def create_topic(self, topic: NewTopic) -> None:
+        """Raises ApiError. On return the topic is in the controller's image; this node's follows soon."""
+        await self._retrying(lambda: self._create_topic(topic))
 
-    async def _create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-    ) -> None:
+    async def _create_topic(self, topic: NewTopic) -> None:
         if self._controller.is_active:
-            await _here(
-                self._controller.topics.create_topic(name, partitions, replication_factor, assignments, configs)
-            )
+            await _here(self._controller.topics.create_topic(topic))
             return
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name=name,
-                    num_partitions=-1 if assignments else partitions,
-                    replication_factor=-1 if assignments else replication_factor,
-                    assignments=[
-                        CreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
-                        for index, replicas in assignments.items()
-                    ],
-                    configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
-                )
-            ],
-            timeout_ms=int(REQUEST_TIMEOUT_S * 1000),
-        )
-        answer = await self._ask(Api.CREATE_TOPICS, request, CreateTopicsResponse)
-        for topic in answer.topics:
-            _check(topic.error_code, topic.error_message)
+        request = create_topic_request(topic, int(REQUEST_TIMEOUT_S * 1000))
+        read_created(await self._ask(Api.CREATE_TOPICS, request, CreateTopicsResponse))
 
     async def allocate_producer_id(self) -> int:
-        """One out of a block that is this broker's alone."""
+        """An id from a block that belongs to this broker alone."""
         async with self._allocating:
             if self._next_producer_id >= self._producer_id_end:
-                # What a crash leaves of a block is never handed out again.
+                # The ids of a block that are left after a crash are never used.
                 first, length = await self._retrying(self._allocate_block)
                 self._next_producer_id, self._producer_id_end = first, first + length
             producer_id = self._next_producer_id
@@ -186,7 +150,7 @@ class ControllerAccess:
         return answer.producer_id_start, answer.producer_id_len
 
     async def alter_partitions(self, changes: Sequence[IsrChange]) -> list[IsrAnswer]:
-        """One try: whoever keeps the ISR asks again with what it knows then. Raises ApiError."""
+        """One attempt: the caller repeats it with its current state. Raises ApiError."""
         if self._controller.is_active:
             return await _here(self._controller.partitions.alter_partitions(self._node_id, self.broker_epoch, changes))
         topics: dict[bytes, RequestTopicData] = {}
@@ -222,7 +186,7 @@ class ControllerAccess:
         ]
 
     async def register(self, registration: Registration) -> int:
-        """One try; the broker's new epoch."""
+        """One attempt; returns the broker's new epoch."""
         if self._controller.is_active:
             return await _here(self._controller.registry.register_broker(registration))
         request = BrokerRegistrationRequest(
@@ -247,7 +211,7 @@ class ControllerAccess:
     async def heartbeat(
         self, current_metadata_offset: int, *, want_fence: bool, want_shut_down: bool
     ) -> HeartbeatAnswer:
-        """One try."""
+        """One attempt."""
         if self._controller.is_active:
             return await _here(
                 self._controller.registry.heartbeat(
@@ -266,7 +230,7 @@ class ControllerAccess:
         return HeartbeatAnswer(answer.is_caught_up, answer.is_fenced, answer.should_shut_down)
 
     async def update_voter(self, directory_id: str, addresses: Sequence[Address]) -> None:
-        """Where this node, a voter, is reached. One try."""
+        """Report the addresses of this node, a voter. One attempt."""
         directory = uuid_bytes(directory_id)
         if self._controller.is_active:
             await _here(self._controller.voters.update_voter(self._node_id, directory, addresses))
@@ -279,7 +243,7 @@ class ControllerAccess:
             listeners=[VoterListener(name="CONTROLLER", host=host, port=port) for host, port in addresses],
             k_raft_version_feature=KRaftVersionFeature(),
         )
-        # Over a connection of its own: it takes long, and heartbeats would wait for it.
+        # Over its own connection: it takes long, and heartbeats would wait for it.
         try:
             connection = await self._open(self._target())
             try:
@@ -295,7 +259,7 @@ class ControllerAccess:
     # -- the wire -----------------------------------------------------------------------
 
     async def _retrying(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Until somebody, and that may have become this node meanwhile, is the controller and answers."""
+        """Repeat until a controller answers; this node may have become the controller meanwhile."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CHANGE_TIMEOUT_S
         while True:
@@ -307,7 +271,7 @@ class ControllerAccess:
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def _ask(self, key: Api, request: Message, kind: type[R]) -> R:
-        """NOT_CONTROLLER also when nobody could be asked."""
+        """Raises NOT_CONTROLLER also if no node could be reached."""
         try:
             connection = await self._connect()
             return await connection.call(key, request, kind, REQUEST_TIMEOUT_S)
@@ -328,7 +292,7 @@ class ControllerAccess:
             return connection
 
     async def _open(self, address: Address) -> AsyncConnection:
-        # Whoever listens: a bootstrap address does not say which node that is.
+        # Accepts any node: a bootstrap address does not tell the node id.
         return await open_to_peer(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL)
 
     def _target(self) -> Address:
@@ -337,14 +301,15 @@ class ControllerAccess:
         if address is not None:
             return address
         if leader != self._node_id and self._bootstrap:
-            # Not yet a member, or not told enough: any node of the cluster sends the request on. One after the other.
+            # Not a member yet, or the leader's address is unknown: any node forwards the request. Tries one after the
+            # other.
             self._bootstrap.append(self._bootstrap.pop(0))
             return self._bootstrap[0]
         raise ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known")
 
 
 async def _here(decision: Awaitable[T]) -> T:
-    """A full or failed disk under the controller is told as it is over the wire."""
+    """A full or failed disk of the controller is reported as it is over the wire."""
     try:
         return await decision
     except StorageError as error:

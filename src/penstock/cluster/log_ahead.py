@@ -1,9 +1,9 @@
-"""Brokers and addresses of voters as the whole log has them, for a node that does not know how much of it is committed.
+"""Brokers and voter addresses from the whole log, for a node that does not yet know how much of it is committed.
 
-Above all one that has just started: how much is committed it hears from a leader, and there is none before the voters
-have found each other. So they look for each other by all of the log, as they count votes by all of it; Kafka reads its
-VotersRecords so, too. It counts until that much is applied, and no longer when the end of it turns out to have been
-replaced. Must not know: connections.
+This is for a node that has just started: it learns the commit index from a leader, and there is no leader before the
+voters have found each other. So the voters use the addresses of the whole log, as votes consider the whole log. Kafka
+reads its VotersRecords in the same way. The view counts until that much is applied, or until the end of the log turns
+out to have been replaced. Must not know: connections.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class LogAhead:
         entries = log.unapplied
         self._index, self._term = (entries[-1].index, entries[-1].term) if entries else (0, 0)
         self.image = image = MetadataImage()
-        """Nothing but brokers and addresses, and of brokers not whether they live."""
+        """Only brokers and addresses; not whether the brokers are alive."""
         image.brokers.update(applied.brokers)
         image.peers.update(applied.peers)
         for entry in entries:
-            # A log may have as many bytes as lie between two snapshots; few entries are of interest.
+            # There may be many bytes since the last snapshot, but few entries matter here.
             if entry.kind is EntryKind.DATA and any(name in entry.data for name in _NAMES):
                 for record in decode_entry(entry.data):
                     if isinstance(record, RECORDS):
@@ -53,6 +53,8 @@ class LogAhead:
 
     @property
     def index(self) -> int:
-        """How far it reaches; 0 when it counts no more. An entry of this index and term has the same ones before it."""
+        """The last index of the view; 0 if it does not count any more. Equal index and term imply equal earlier
+        entries.
+        """
         is_ahead = self._index > self._log.applied_index
         return self._index if is_ahead and self._log.has_entry(self._index, self._term) else 0

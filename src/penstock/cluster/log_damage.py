@@ -1,8 +1,9 @@
-"""Telling a torn tail of the metadata log, which recovery cuts, from damage, which it must not.
+"""Distinguishes a torn tail of the metadata log, which recovery cuts, from damage, which it must not cut.
 
-Every entry says how much of the log was stable when it was written (record header `stable`). A sound entry behind a
-place that cannot be read, written when that place was stable already, is proof that stable bytes changed: going on
-would silently forget topics. Entries without that header are of a broker that made each one stable before the next.
+Every entry says how much of the log was stable when it was written (record header `stable`). Suppose a place cannot be
+read, and a sound entry behind it was written when that place was already stable. Then stable bytes have changed, and
+cutting there would silently lose topics. Entries without the header come from a broker that made each entry stable
+before the next.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ def _refuse_if_proven(data: memoryview, lost_offset: int, complaint: str) -> Non
 
 
 def _stable_offset(header: BatchHeader, payload: memoryview) -> int:
-    """What was stable when this was written."""
+    """The stable offset when this batch was written."""
     try:
         for record in iterate_records(header, payload):
             for name, value in record.headers:
                 if name == STABLE_HEADER and value is not None and value.isdigit():
                     return int(value)
     except MalformedRecords:
-        pass  # its checksum matches: somebody else's batch, which counts as an old one
+        pass  # its checksum matches: a batch of another writer, which counts as an old one
     return header.base_offset
 
 

@@ -1,7 +1,8 @@
-"""The metadata's state machine: committed entries become the image, and whoever acts on it is told.
+"""The metadata's state machine: applies committed entries to the image and notifies the listeners.
 
-Every node runs it over the same entries in the same order. Telling starts with `listen`; a node that is still opening
-its logs opens those of a copy of the image and is told the difference then. Must not know: how entries are agreed on.
+Every node runs it over the same entries in the same order. Notifications start with `listen`. A node that is still
+opening its logs opens those of a copy of the image and gets the difference then. Must not know: how entries are
+committed.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ log = logging.getLogger(__name__)
 
 
 class MetadataListener(Protocol):
-    """Whoever must act when the metadata changes. Called in the order of the log, in one turn with the change."""
+    """Acts on metadata changes. Called in log order, in the same turn as the change."""
 
     def topic_created(self, topic: TopicState) -> None: ...
 
     def partitions_added(self, topic: TopicState) -> None: ...
 
     def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
-        """An awaitable when files are being removed."""
+        """Returns an awaitable if files are being removed."""
         ...
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]: ...
@@ -51,20 +52,28 @@ class MetadataListener(Protocol):
 class MetadataMachine:
     """A `cluster.quorum.StateMachine`."""
 
-    def __init__(self, image: MetadataImage) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        *,
+        on_cluster_id: Callable[[str], None],
+        on_brokers: Callable[[], None],
+        on_settings: Callable[[], None],
+    ) -> None:
+        """`on_brokers`: a broker or the address of a node changed. `on_settings`: broker settings changed. All three
+        are called from the first entry on: a controller depends on settings before it serves.
+        """
         self.image = image
+        self._on_cluster_id = on_cluster_id
+        self._on_brokers = on_brokers
+        self._on_settings = on_settings
         self._listener: MetadataListener | None = None
         self._removals: dict[asyncio.Future[None], None] = {}
-        self.on_cluster_id: Callable[[str], None] = lambda _: None
-        self.on_brokers: Callable[[], None] = lambda: None
-        """Brokers came, went or changed, or an address of a node did."""
-        self.on_settings: Callable[[], None] = lambda: None
-        """Settings of brokers changed. Told from the first entry on: a controller decides by them before it serves."""
 
     # -- from the quorum ----------------------------------------------------------------
 
     def apply(self, index: int, data: bytes) -> None:
-        """An entry is one decision: nobody hears of a part of it before the image holds all of it."""
+        """An entry is one decision: listeners are called only when the image contains all of it."""
         records = decode_entry(data)
         deleted: dict[str, str] = {}
         for record in records:
@@ -75,40 +84,40 @@ class MetadataMachine:
             self._tell(record, deleted)
 
     def restore(self, index: int, data: bytes) -> None:
-        """The image as it is in a snapshot; listeners are told the difference."""
+        """Replace the image by a snapshot; listeners get the difference."""
         before = self.image.copy()
         self.image.clear()
         for record in decode_entry(data):
             self.image.replay(record)
         if self.image.cluster_id != before.cluster_id:
-            self.on_cluster_id(self.image.cluster_id)
-        self.on_settings()
+            self._on_cluster_id(self.image.cluster_id)
+        self._on_settings()
         if self._listener is not None:
             self._tell_difference(self._listener, before)
-        self.on_brokers()
+        self._on_brokers()
 
     def snapshot(self) -> Generator[None, None, bytes]:
-        """Of the image as it is now."""
+        """Of the image at the time of the call."""
         return encode_in_steps(self.image.copy().each_snapshot_record())
 
     def copy(self) -> MetadataImage:
         return self.image.copy()
 
     def listen(self, listener: MetadataListener, since: MetadataImage) -> None:
-        """From now on changes are told, and now what is different from `since`."""
+        """Notify of changes from now on, and now of the differences from `since`."""
         self._listener = listener
         self._tell_difference(listener, since)
 
-    # -- telling ------------------------------------------------------------------------
+    # # -- notifications ------------------------------------------------------------------
 
     def _tell(self, record: MetadataRecord, deleted: dict[str, str]) -> None:
         match record:
             case BrokerRegistered() | BrokerChanged() | BrokerUnregistered() | PeerAddressSet() | PeerAddressRemoved():
-                self.on_brokers()
+                self._on_brokers()
             case ClusterCreated(cluster_id):
-                self.on_cluster_id(cluster_id)
+                self._on_cluster_id(cluster_id)
             case ConfigChanged(resource_type) if resource_type == RESOURCE_BROKER:
-                self.on_settings()
+                self._on_settings()
         listener = self._listener
         if listener is None:
             return
@@ -127,14 +136,14 @@ class MetadataMachine:
                 listener.config_changed(name)
 
     def _await(self, removal: Awaitable[None] | None) -> None:
-        """What is gone is forgotten now; its files go while we answer."""
+        """The partition is forgotten now; its files are removed later."""
         if removal is not None:
             task = asyncio.ensure_future(removal)
             self._removals[task] = None
             task.add_done_callback(self._removals.pop)
 
     async def settle(self) -> None:
-        """Before shutdown: let removals finish. What could not be removed goes at the next start."""
+        """Before shutdown: let removals finish. Remaining files are removed at the next start."""
         outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, OSError):
@@ -150,7 +159,7 @@ class MetadataMachine:
         for topic_id, old in old_topics.items():
             if topic_id not in image.topics_by_id:
                 self._await(listener.topic_deleted(old.name, topic_id))
-        # Before partitions: a leader that hears of a smaller ISR goes by the minimum that was in force for it.
+        # Before partitions: a leader with a smaller ISR must use the minimum that applied to it.
         for kind, name in {**old_configs, **image.configs}:
             is_known = kind == RESOURCE_TOPIC and name in image.topics and image.topics[name].topic_id in old_topics
             if is_known and old_configs.get((kind, name)) != image.configs.get((kind, name)):

@@ -1,4 +1,4 @@
-"""Work that the controller does unasked, beside its answers: tasks that are kept until they end, and ended with it."""
+"""Background tasks of the controller: kept until they end, and cancelled when it stops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OwnWork:
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Beside everything else; what goes wrong is logged."""
+        """Run in the background; failures are logged."""
         task = self._loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -27,7 +27,7 @@ class OwnWork:
         self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PenstockError):
-            log.warning("the controller could not do what it wanted: %s", error)  # it looks again
+            log.warning("the controller could not do what it wanted: %s", error)  # it tries again later
         elif error is not None:
             self._loop.call_exception_handler({"message": "the controller failed", "exception": error, "task": task})
 

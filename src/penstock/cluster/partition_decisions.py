@@ -1,4 +1,4 @@
-"""Decisions on who leads and holds partitions: a part of the controller (see `cluster.agreement`)."""
+"""Decisions on leaders and replicas of partitions: a part of the controller (see `cluster.agreement`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PartitionDecisions:
             brokers.check_epoch(self._image, broker_id, broker_epoch)
             refused: dict[int, ErrorCode] = {}
             records: list[MetadataRecord] = []
-            seen: dict[tuple[bytes, int], None] = {}  # each is decided on the image as it is
+            seen: dict[tuple[bytes, int], None] = {}  # each change is decided on the image as it is
             for at, change in enumerate(changes):
                 if (change.topic_id, change.index) in seen:
                     refused[at] = ErrorCode.INVALID_UPDATE_VERSION
@@ -89,7 +89,7 @@ class PartitionDecisions:
             return answers
 
     async def move_leaders_back(self) -> None:
-        """To the preferred replicas, where too many are elsewhere."""
+        """To the preferred replicas, if too many leaders are elsewhere."""
         async with self._agreement.turn:
             self._agreement.check_active()
             records = partitions.preferred_imbalance(self._image, self._policies)
@@ -98,7 +98,7 @@ class PartitionDecisions:
                 await self._agreement.commit(records)
 
     async def elect_leaderless(self) -> None:
-        """The controller before may have got no further than the setting that allows unclean elections."""
+        """The previous controller may have stopped right after a setting that allows unclean elections."""
         async with self._agreement.turn:
             if self._agreement.is_active:
                 await self._agreement.commit(partitions.elect_leaderless(self._image, self._policies))

@@ -1,15 +1,15 @@
-"""Where each other node of the quorum is looked for: the addresses of one node, the best first.
+"""The addresses at which to look for each other node of the quorum, the best first.
 
-    a voter           what the log says (`add-voter`, or what the voter said itself when it came up), then where it has
-                      registered. The file counts where the log is silent, and for all while there is no leader: a
-                      whole cluster may have moved at once
-    any other node    where it has registered, whatever it was before
-    and then          what it said when it introduced itself here, if nothing else is known, or it is the same disk, or
-                      it leads: it is heard here, so it must be answered
+    a voter           the address in the log (from `add-voter`, or reported by the voter at its start), then its
+                      registration. The configured address is used if the log has none, and always while there is no
+                      leader: a whole cluster may have moved at once
+    any other node    its registration, whatever it was before
+    last              the address in its hello to this node, if no other is known, or it has the same disk, or it leads:
+                      its messages arrive here, so they must be answered
 
-The log is all of it after a start, and later what is applied of it (`cluster.log_ahead`).
-Where a node is looked for says nothing of who is found there: every connection begins with a hello that names both
-nodes, the cluster, and the disk where it is known. Must not know: connections.
+After a start this uses the whole log, later the applied part (`cluster.log_ahead`). An address does not prove which
+node listens there: every connection begins with a hello that names both nodes, the cluster, and the disk if known. Must
+not know: connections.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class Greeting(NamedTuple):
 
 class PeerAddresses:
     def __init__(self, image: MetadataImage, configured: Mapping[int, Address]) -> None:
-        """`configured`: what this node's own file says of the voters."""
+        """`configured`: the voters' addresses in this node's file."""
         self._applied = image
         self._ahead: LogAhead | None = None
         self._configured = configured
         self._greetings: dict[int, Greeting] = {}
 
     def look_ahead(self, log: LogView) -> None:
-        """What is not applied yet counts as well, until it is."""
+        """Use the part of the log that is not applied yet, until it is."""
         self._ahead = LogAhead(self._applied, log)
 
     @property
     def ahead_to(self) -> int:
-        """Up to which index of the log more is known here than what is applied; 0: no more."""
+        """The log index up to which this knows more than the applied part; 0: no more."""
         return self._ahead.index if self._ahead is not None else 0
 
     @property
@@ -59,11 +59,11 @@ class PeerAddresses:
 
     @property
     def known(self) -> list[int]:
-        """Nodes that the metadata or the file speaks of, or that have introduced themselves."""
+        """Nodes in the metadata or the file, and nodes that have sent a hello."""
         return list(dict.fromkeys((*self._configured, *self._image.brokers, *self._image.peers, *self._greetings)))
 
     def to_try(self, node: int, voters: Collection[int], leader: int | None) -> tuple[Address, ...]:
-        """Without doubles; empty if nothing is known."""
+        """Without duplicates; empty if no address is known."""
         found = list(self._of_voter(node, leader is not None) if node in voters else self._of_other(node))
         if (greeting := self._greetings.get(node)) is not None:
             directory_id = self.directory_of(node)
@@ -90,26 +90,26 @@ class PeerAddresses:
         return next(iter(broker.endpoints.values()), None) if broker is not None else None
 
     def said_of(self, node: int) -> Address | None:
-        """By the log."""
+        """The address in the log."""
         return self._image.peers.get(node)
 
     def of_voter(self, node: int) -> Address | None:
-        """The one to be told to others."""
+        """The address to pass on to other nodes."""
         return self._image.peers.get(node) or self._configured.get(node) or self.registered(node)
 
     def for_requests(self, node: int) -> Address | None:
-        """Where a node is asked for anything but Raft. Its own word counts more than the file, which may be old."""
+        """The address for all requests but Raft. The node's own report wins over the file, which may be old."""
         greeting = self._greetings.get(node)
         said = self._image.peers.get(node) or (greeting.address if greeting is not None else None)
         return self.registered(node) or said or self._configured.get(node)
 
     def directory_of(self, node: int) -> str:
-        """Whose disk it is, as registered; empty if that is not known."""
+        """The directory id of its disk, as registered; empty if unknown."""
         broker = self._image.brokers.get(node)
         return "" if broker is None else broker.directory_id
 
     def contradictions(self, voters: Collection[int]) -> Iterator[str]:
-        """Those that this node's file has elsewhere than the log."""
+        """A sentence for each voter whose address in this node's file differs from the log."""
         for voter in sorted(voters):
             said, written = self._image.peers.get(voter), self._configured.get(voter)
             if said is not None and written is not None and said != written:

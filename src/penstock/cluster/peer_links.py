@@ -1,14 +1,14 @@
-"""Connections to the other servers of the cluster: one out to each, kept up for as long as it is wanted.
+"""Connections to the other servers of the cluster: one outgoing connection to each, reconnected as long as needed.
 
-What A says to B goes over A's connection, B's answers over B's own. A connection is up when the other side has answered
-the hello, which names both servers and the cluster. A process that dies closes its sockets at once, and `on_lost` is
-how others hear of it; a connection that merely falls silent is given up after `SILENCE_S` without an answer to a ping.
-After a loss the first attempt to connect follows at once, the next ones after 20 to 200 ms. A peer may have several
-addresses: each is tried in turn, until the peer itself answers at one. Where it must have another disk than it was
-asked for, the hello is said again before anything else: who does not have that disk hears no more on the connection.
+Messages from A to B use A's connection, B's responses use B's own. A connection is up when the other side has answered
+the hello, which names both servers and the cluster. A process that dies closes its sockets at once, and `peer_lost`
+reports that. A silent connection is closed after `SILENCE_S` without an answer to a ping. After a loss the first
+attempt to connect follows at once, the next ones after 20 to 200 ms. A peer may have several addresses: each is tried
+in turn, until the peer itself answers. If the peer must have another disk than its hello named, the hello is repeated
+before the next message: a peer without that disk gets no more messages on the connection.
 
-Delivery is not promised: what does not fit the bounded queue, or was queued when the connection broke, is gone. Must
-not know what a payload says, nor who leads.
+Delivery is not guaranteed: a message that does not fit the bounded queue, or is queued when the connection breaks, is
+lost. Must not know: the meaning of a payload, the leader.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias, cast
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, TypeAlias, cast
 
 from penstock.broker_link.introduction import IntroductionRefused, PeerIdentity, dial
 from penstock.cluster.raft_codec import PING, Hello, encode_hello
@@ -35,12 +35,28 @@ SILENCE_S: Final = 3.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 0.2
 REFUSED_PAUSE_S: Final = 5.0
-"""Somebody has to change a setting first."""
+"""A setting must be changed first."""
 MAX_QUEUED: Final = 64
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Of one peer: before the connection is up, and of what the kernel has not taken yet afterwards."""
+"""Of one peer: messages before the connection is up, then bytes that the kernel has not taken yet."""
 
 log = logging.getLogger(__name__)
+
+
+class PeerEvents(Protocol):
+    """Notified of lost and restored peers, and asked for the disk of each. Called from `start` on."""
+
+    def peer_lost(self, peer: int) -> None:
+        """A connection broke. Called again whenever the peer's address refuses a connection."""
+        ...
+
+    def peer_back(self, peer: int) -> None:
+        """A connection is up."""
+        ...
+
+    def directory_of(self, peer: int) -> str:
+        """The directory id that a peer must have; empty: any."""
+        ...
 
 
 class PeerLinks:
@@ -51,18 +67,20 @@ class PeerLinks:
         cluster_id: str,
         addresses: Mapping[int, Address],
         clock: Clock,
+        events: PeerEvents,
+        own_address: str = "",
     ) -> None:
-        """An empty cluster id is one that is not known yet; it fits every other."""
+        """An empty cluster id is not known yet; it matches every other. `own_address`: host:port for peers that do not
+        know it; empty: they do.
+        """
         self.loop = loop
         self.identity = identity
         self.node_id = node_id = identity.node_id
         self.cluster_id = cluster_id
-        self.own_address = ""
-        """host:port, for peers that do not know it; empty: they do."""
+        self.events = events
+        self._own_address = own_address
         self.directory_id = identity.directory_id
-        """Of this node's disk."""
-        self.directory_of: Callable[[int], str] = lambda peer: ""
-        """Of the disk that a peer must have; empty: any."""
+        """The directory id of this node's disk."""
         self.clock = clock
         self._addresses: dict[int, tuple[Address, ...]] = {
             peer: (address,) for peer, address in addresses.items() if peer != node_id
@@ -70,9 +88,6 @@ class PeerLinks:
         self._links: dict[int, _Link] = {}
         self._is_started = False
         self.losses = 0
-        self.on_lost: Callable[[int], None] = lambda peer: None
-        """Called when a connection breaks, and again whenever nobody listens at the peer's address."""
-        self.on_back: Callable[[int], None] = lambda peer: None
 
     def start(self) -> None:
         self._is_started = True
@@ -90,7 +105,7 @@ class PeerLinks:
         return list(self._addresses)
 
     def set_addresses(self, peer: int, addresses: Sequence[Address]) -> None:
-        """Of a new peer, or of one that may have moved; the best first. A connection that is up stays."""
+        """Set the addresses of a new peer, or of one that may have moved; the best first. An open connection stays."""
         addresses = tuple(addresses)
         if peer == self.node_id or not addresses or self._addresses.get(peer) == addresses:
             return
@@ -110,13 +125,15 @@ class PeerLinks:
             link.send(payload)
 
     def lost_since(self, peer: int) -> float | None:
-        """When the connection went down, by the monotonic clock; None while it is up. One never seen is lost, too."""
+        """When the connection went down, by the monotonic clock; None while it is up. A peer never reached is lost,
+        too.
+        """
         link = self._links.get(peer)
         return link.lost_at_s if link is not None else None
 
     @property
     def has_silent_peer(self) -> bool:
-        """Whether some peer does not answer at all: its machine or the way there is gone, or this one's."""
+        """Whether some peer does not answer at all: its machine or network is gone, or this one's."""
         return any(link.lost_at_s is not None and not link.is_refused for link in self._links.values())
 
     def is_up(self, peer: int) -> bool:
@@ -124,10 +141,10 @@ class PeerLinks:
         return link is not None and link.lost_at_s is None
 
     def hello_to(self, peer: int, directory_id: str) -> Hello:
-        return Hello(self.node_id, peer, self.cluster_id, self.own_address, self.directory_id, directory_id)
+        return Hello(self.node_id, peer, self.cluster_id, self._own_address, self.directory_id, directory_id)
 
     async def why_not_at(self, address: Address, peer: int, directory_id: str = "") -> str:
-        """Empty when the node that listens there is that one, with that disk if one is named; else a sentence."""
+        """Return an empty string if `peer` listens there, with that disk if one is named; else a sentence."""
         at = f"{address[0]}:{address[1]}"
         try:
             wire = await _greeted(self.loop, address, self.identity, self.hello_to(peer, directory_id))
@@ -148,8 +165,9 @@ class PeerLinks:
 
 
 async def _greeted(loop: asyncio.AbstractEventLoop, address: Address, identity: PeerIdentity, hello: Hello) -> _Wire:
-    """A connection on which the hello was answered, with a refusal perhaps. Raises OSError (TimeoutError is one, and
-    IntroductionRefused), and UnicodeError for a host that is no name, OverflowError for a port that is none."""
+    """A connection whose hello was answered, perhaps with a refusal. Raises OSError (including TimeoutError and
+    IntroductionRefused), UnicodeError for an invalid host name, and OverflowError for an invalid port.
+    """
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         introduction = await dial(loop, *address, identity, hello.recipient)
     async with asyncio.timeout(GREETING_TIMEOUT_S):
@@ -173,13 +191,13 @@ class _Link:
         self._peer = peer
         self._addresses = addresses
         self._address = addresses[0]
-        """Of the connection that is up, or was."""
+        """Of the current or last connection."""
         self._wire: _Wire | None = None
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._refusals: dict[Address, tuple[str, float]] = {}
-        """Why whoever listens there is not the peer, and when he said so."""
+        """Why the listener there is not the peer, and when it said so."""
         self.is_refused = False
-        """The machine is there, and nobody listens."""
+        """The machine answers, but the port is closed."""
         self.lost_at_s: float | None = links.clock.monotonic()
         self._task = self._loop.create_task(self._keep_up())
 
@@ -190,7 +208,7 @@ class _Link:
             self._wire = None
 
     def set_addresses(self, addresses: tuple[Address, ...]) -> None:
-        """To be tried from now on. A connection that is up leads to the peer itself, and stays."""
+        """Use these from now on. An open connection leads to the peer itself and stays."""
         self._addresses = addresses
         if self._wire is not None:
             return
@@ -207,7 +225,7 @@ class _Link:
             log.debug("dropped a message to node %d: it does not take what is queued", self._peer)
 
     def _insist_on_disk(self, wire: _Wire) -> None:
-        directory_id = self._links.directory_of(self._peer)
+        directory_id = self._links.events.directory_of(self._peer)
         if directory_id and directory_id != wire.directory_id:
             wire.greet(self._links.hello_to(self._peer, directory_id))
 
@@ -224,7 +242,7 @@ class _Link:
                 self._is_up(wire)
                 await wire.lost
                 self._is_lost()
-                # One that breaks as soon as it is up is not tried again at once, lest this spins.
+                # A connection that breaks at once is not retried at once, to avoid a busy loop.
                 pause_s = 0.0 if self._loop.time() - began_s > LONGEST_PAUSE_S else FIRST_PAUSE_S
 
     async def _reach(self) -> _Wire | None:
@@ -247,30 +265,31 @@ class _Link:
         return None
 
     def _left_s(self, address: Address) -> float:
-        """Until one is asked again who is not the peer."""
+        """How long until a refused address is tried again."""
         known = self._refusals.get(address)
         return 0.0 if known is None else known[1] + REFUSED_PAUSE_S - self._loop.time()
 
     def _refused_for_s(self) -> float:
-        """Until the first of the addresses may be tried again."""
+        """How long until the first of the addresses may be tried again."""
         return min(self._left_s(address) for address in self._addresses)
 
     async def _connect(self, address: Address) -> _Wire | None:
-        """Greeted, or refused with a reason; None: not reachable. Raises IntroductionRefused."""
+        """Answered, or refused with a reason; None: not reachable. Raises IntroductionRefused."""
         links, peer = self._links, self._peer
         is_best = address == self._addresses[0]
         if is_best:
             self.is_refused = False
         try:
-            return await _greeted(self._loop, address, links.identity, links.hello_to(peer, links.directory_of(peer)))
+            hello = links.hello_to(peer, links.events.directory_of(peer))
+            return await _greeted(self._loop, address, links.identity, hello)
         except IntroductionRefused:
             raise
         except ConnectionRefusedError:
-            if is_best:  # of another one it says little
+            if is_best:  # a refusal at another address proves little
                 self.is_refused = True
-                # Said again, as something it sent before it died may have arrived meanwhile.
-                links.on_lost(peer)
-        except (OSError, UnicodeError, OverflowError):  # a host that is no name, a port that is none
+                # Reported again, because a message sent before its death may have arrived meanwhile.
+                links.events.peer_lost(peer)
+        except (OSError, UnicodeError, OverflowError):  # an invalid host name or port
             pass
         return None
 
@@ -289,18 +308,18 @@ class _Link:
         for payload in queued:
             wire.send(payload)
         log.info("connected to node %d at %s:%d", self._peer, *self._address)
-        self._links.on_back(self._peer)
+        self._links.events.peer_back(self._peer)
 
     def _is_lost(self) -> None:
         self._wire = None
         self._links.losses += 1
         self.lost_at_s = self._links.clock.monotonic()
         log.info("lost the connection to node %d at %s:%d", self._peer, *self._address)
-        self._links.on_lost(self._peer)
+        self._links.events.peer_lost(self._peer)
 
 
 class _Wire(asyncio.Protocol):
-    """One connection, from its making to its end. Answers are counted, not matched: they come in order."""
+    """One connection from start to end. Answers are counted, not matched: they come in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -308,9 +327,9 @@ class _Wire(asyncio.Protocol):
         self._answers = PeerAnswers()
         self._timer: asyncio.TimerHandle | None = None
         self._asked_at_s: float | None = None
-        """When the ping went out that is not answered yet."""
+        """When the unanswered ping was sent."""
         self.directory_id = ""
-        """Of the disk that the peer was asked for; empty: any."""
+        """The directory id that the hello named; empty: any."""
         self.refusal = ""
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -358,7 +377,7 @@ class _Wire(asyncio.Protocol):
                 self.refusal = reason
                 self.greeted.set_result(None)
             elif reason:
-                self.drop()  # it is not the peer any more; who it is comes out when it is asked again
+                self.drop()  # it is another node now; the next hello tells which
                 return
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -367,7 +386,7 @@ class _Wire(asyncio.Protocol):
             self._timer.cancel()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError("closed before the hello was answered"))
-            self.greeted.exception()  # whoever waited for it may have given up
+            self.greeted.exception()  # the waiting caller may have given up
         if not self.lost.done():
             self.lost.set_result(None)
 

@@ -1,7 +1,7 @@
-"""Who waits for what at a Raft server: proposals for their commit, readers for an index, a former leader for its end.
+"""Waiters of a Raft server: proposals for their commit, readers for an index, a former leader for its end.
 
-A proposal is known by its token until the core has given it a place in the log, and by that place afterwards. It has
-happened when an entry of that index and term is committed. Knows nothing of messages, disks and roles.
+A proposal is known by its token until the core gives it a place in the log, and by that place afterwards. It has
+succeeded when an entry of that index and term is committed. Must not know: messages, disks, roles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CODES = {
 
 
 class ProposalRefused(ApiError):
-    """The core said no: nothing has happened."""
+    """The core refused the proposal: nothing has changed."""
 
     def __init__(self, refused: Refused) -> None:
         where = f"; node {refused.leader} leads" if refused.refusal is Refusal.NOT_LEADER and refused.leader else ""
@@ -43,7 +43,7 @@ class ProposalRefused(ApiError):
 
 
 class ProposalTimes:
-    """From a proposal to its being applied here. `counts` has one entry more than BOUNDS_S, for what took longer."""
+    """From a proposal to its application here. `counts` has one entry more than BOUNDS_S, for longer times."""
 
     __slots__ = ("counts", "failed", "sum_s")
 
@@ -94,12 +94,12 @@ class Proposals:
         finally:
             timer.cancel()
 
-    # ---- what the core says
+    # # ---- outcomes of the core
 
     def accepted(self, accepted: Accepted) -> None:
         future = self._by_token.pop(accepted.token, None)
         if future is None:
-            return  # told already: the disk was full when it was to be written
+            return  # failed already: the disk was full at the time of the write
         if accepted.index:
             self._by_index[accepted.index] = accepted.term, future
         else:
@@ -125,7 +125,7 @@ class Proposals:
                 _resolve(future, True)
 
     def leadership_lost(self, error: Exception) -> None:
-        """What has a place in the log may still be committed by another leader: its outcome is not known here."""
+        """Proposals in the log may still be committed by another leader: their outcome is not known here."""
         waiting, self._by_index = self._by_index, {}
         for _, future in waiting.values():
             _fail(future, error)

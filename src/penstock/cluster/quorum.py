@@ -1,8 +1,8 @@
-"""The metadata quorum as this server takes part in it: what it says of itself, and what others may ask of it.
+"""The metadata quorum as seen by this server: its own state, and the requests that other code makes of the quorum.
 
-The server is *active* when it leads and has applied the first entry of its term: then its state machine is as new as
-anybody's. A proposal is answered when it is applied here; when leadership goes first, nobody here knows its outcome.
-`cluster.raft_driver` drives the core; what is wanted of it is posted there as a fact. Must not know what entries mean.
+The server is *active* when it leads and has applied the first entry of its term: then its state machine is up to date.
+A proposal is answered when it is applied here. If leadership ends first, its outcome is not known here.
+`cluster.raft_driver` drives the core and takes requests as facts. Must not know: the meaning of entries.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.cluster.applied_log import AppliedLog, StateMachine
 from penstock.cluster.peer_links import Address, PeerLinks
 from penstock.cluster.proposals import ProposalRefused, Proposals, ProposalTimes
 from penstock.cluster.raft_codec import decode
-from penstock.cluster.raft_driver import RaftDriver, RaftEvents
-from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.raft_driver import QuorumEvents, RaftDriver
+from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import (
     Change,
@@ -36,12 +36,12 @@ from penstock.ports.clock import Clock, Entropy
 
 HAND_OVER_TIMEOUT_S = 1.0
 STALLED_AT_MOST_S = 1.0
-"""A leader that has not been able to write for so long hands over."""
+"""A leader that could not write for this long hands over."""
 MEMBERSHIP_TIMEOUT_S = 5.0
 MEMBERSHIP_PAUSE_S = 0.05
 EXPLAIN_EVERY_S = 30.0
 SETTLED_LOOK_S = 0.1
-"""How often whoever waits for the log to settle looks whether this server still leads."""
+"""How often a waiter for the log to settle checks whether this server still leads."""
 TEMPORARY = (Refusal.NOT_CAUGHT_UP, Refusal.CHANGE_IN_PROGRESS, Refusal.TERM_NOT_COMMITTED)
 
 log = logging.getLogger(__name__)
@@ -55,13 +55,19 @@ class Quorum:
         voters: Mapping[int, Address],
         settings: Settings,
         store: RaftStore,
+        lane: QuorumLane,
         links: PeerLinks,
         machine: StateMachine,
+        events: QuorumEvents,
         entropy: Entropy,
         clock: Clock,
         *,
         snapshot_every_bytes: int,
+        how_to_vote: str,
     ) -> None:
+        """The `events` of the links must call this quorum's `peer_lost` and `peer_back`. `how_to_vote`: the setting
+        that lets this server vote although its disk is empty.
+        """
         self._loop = loop
         self.node_id = node_id
         self._settings = settings
@@ -71,7 +77,6 @@ class Quorum:
         self._applied = AppliedLog(machine, snapshot_every_bytes)
         self._proposals = Proposals(loop)
         self.proposal_times = ProposalTimes()
-        self.events = RaftEvents()
         self._driver = RaftDriver(
             loop,
             node_id,
@@ -81,17 +86,17 @@ class Quorum:
             links,
             self._applied,
             self._proposals,
-            self.events,
+            events,
             entropy,
             clock,
         )
         self._is_stall_watched = False
         self._is_disk_hung = False
         self._explains_from_s = 0.0
-        self.how_to_vote = ""
-        """What the operator sets so that this server votes although its disk is empty."""
+        self._how_to_vote = how_to_vote
+        store.attach(loop, lane, on_failed=self._driver.give_up, on_stalled=self._stalled)
 
-    # ---- asking
+    # # ---- state
 
     @property
     def is_leader(self) -> bool:
@@ -111,12 +116,12 @@ class Quorum:
 
     @property
     def failure(self) -> Exception | None:
-        """Why this server takes no part any more, if it does not."""
+        """Why this server has left the quorum; None: it has not."""
         return self._driver.failure
 
     @property
     def implausible_terms(self) -> int:
-        """Messages that were not heard, of terms that cannot be true."""
+        """Ignored messages with an implausible term."""
         return self._driver.implausible_terms
 
     @property
@@ -133,7 +138,7 @@ class Quorum:
 
     @property
     def last_index(self) -> int:
-        """Of what is in the log here, committed or not; 0: nothing ever was."""
+        """Of the log here, committed or not; 0: it was always empty."""
         return self._driver.core.node.log.last_index
 
     @property
@@ -142,21 +147,21 @@ class Quorum:
 
     @property
     def members(self) -> list[int]:
-        """Of the configuration in force, and of the one before while that is not committed."""
+        """Of the current configuration, and of the previous one while the current is not committed."""
         return list(dict.fromkeys((*self._driver.core.node.configuration.members, *self._driver.members)))
 
     @property
     def configuration_index(self) -> int:
-        """Where the log names the voters in force; 0: it never did."""
+        """The index of the current voters in the log; 0: the log names none."""
         return self._driver.core.node.configurations.latest_index
 
     @property
     def unapplied(self) -> list[Entry]:
-        """The log beyond what is applied, committed or not. None where a snapshot is about to be applied."""
+        """The log beyond the applied part, committed or not. Empty if a snapshot is about to be applied."""
         return self._driver.core.node.log.after(self.applied_index)
 
     def has_entry(self, index: int, term: int) -> bool:
-        """False also where the log has been compacted."""
+        """False also if that part of the log has been compacted."""
         return self._driver.core.node.log.term_at(index) == term
 
     @property
@@ -165,33 +170,31 @@ class Quorum:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of the newest one, 0 if there is none."""
+        """Of the newest snapshot, 0 if there is none."""
         return self._applied.snapshot_bytes
 
     @property
     def snapshots_taken(self) -> int:
         return self._applied.snapshots_taken
 
-    # ---- life
+    # # ---- start and stop
 
     def start(self) -> None:
-        """An only voter leads and has applied everything when this returns; others look for each other from here on."""
-        store, links = self._store, self._links
-        store.on_failed, store.on_stalled = self._driver.give_up, self._stalled
-        links.on_lost, links.on_back = self._peer_lost, self._peer_back
+        """A sole voter leads and has applied everything when this returns; others start to look for each other."""
         self._driver.start()
-        links.start()
+        self._links.start()
 
     async def stop(self) -> None:
-        """A leader hands over first, if somebody can take over."""
+        """A leader hands over first, if another voter can take over."""
         await self.hand_over()
         self._driver.end(ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping"))
         self._links.stop()
         await self._store.settled()
 
     async def hand_over(self, among: Sequence[int] | None = None) -> None:
-        """Lead no more, if somebody can take over, of these if any are named. Better while others are heard: their
-        answers come over connections of their own."""
+        """Hand leadership over to a voter that can take it, from `among` if given. Call this while the links are up:
+        the others answer over connections of their own.
+        """
         heir = None if self._driver.is_over else self._best_heir(among)
         if heir is None:
             return
@@ -202,7 +205,7 @@ class Quorum:
             log.info("node %d did not take over the metadata quorum in time: %s", heir, error)
 
     def _best_heir(self, among: Sequence[int] | None = None) -> int | None:
-        """Of the voters that can be reached, the one with the most of the log."""
+        """The reachable voter with the longest log."""
         able = [
             each
             for each in self.status.replicas
@@ -218,14 +221,15 @@ class Quorum:
             self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
 
     def disk_hung(self, is_hung: bool) -> None:
-        """Writes of this server do not end, or end again. Entries are committed by the others' disks meanwhile, but no
-        new term begins here: a leader had better be one whose disk answers."""
+        """Writes of this server hang, or end again. Entries are committed by the other disks meanwhile, but no new term
+        can begin here, so a server with a working disk should lead.
+        """
         self._is_disk_hung = is_hung
         if is_hung and not self._is_stall_watched:
             self._hand_over_if_stalled()
 
     def _hand_over_if_stalled(self) -> None:
-        """Others may be able to write. Tried for as long as this one cannot: they may not be ready yet."""
+        """Other servers may be able to write. Repeated while this one cannot: they may not be ready yet."""
         self._is_stall_watched = not self._driver.is_over and (self._store.is_stalled or self._is_disk_hung)
         if not self._is_stall_watched:
             return
@@ -238,7 +242,7 @@ class Quorum:
             done.add_done_callback(_forget_outcome)
             self._driver.post(TransferLeadership(token, heir))
 
-    # ---- what others want
+    # # ---- requests
 
     async def propose(self, data: bytes) -> int:
         """The entry's index, once it is committed and applied here."""
@@ -255,9 +259,9 @@ class Quorum:
         return index
 
     async def change_membership(self, change: Change, node: int, timeout_s: float = MEMBERSHIP_TIMEOUT_S) -> None:
-        """Returns when it is committed. `ProposalRefused` (an ApiError) says why not.
+        """Return when the change is committed. Raises `ProposalRefused` (an ApiError) with the reason.
 
-        Tried again for a while where the reason passes by itself: an observer that has not caught up yet, say.
+        Tries again for a while if the reason is temporary: an observer that has not caught up yet, for example.
         """
         deadline_s = self._clock.monotonic() + timeout_s
         while True:
@@ -273,7 +277,7 @@ class Quorum:
             await asyncio.sleep(MEMBERSHIP_PAUSE_S)
 
     async def transfer_leadership(self, to: int | None) -> None:
-        """Returns when this server does not lead any more. `to`: None is whoever has the most of the log."""
+        """Return when this server does not lead any more. `to`: None selects the voter with the longest log."""
         self._check_usable()
         token, done = self._proposals.begin()
         self._driver.post(TransferLeadership(token, to))
@@ -289,8 +293,9 @@ class Quorum:
         return await self._proposals.when_applied(index, timeout_s)
 
     async def settled(self) -> None:
-        """Returns when all that this leader has in its log is applied, also what nobody waits for any more, or when it
-        leads no more. Raises as `propose` does."""
+        """Return when all entries in this leader's log are applied, including abandoned proposals, or when it has lost
+        leadership. Raises as `propose` does.
+        """
         while self.is_leader and self.applied_index < (last := self._driver.core.node.log.last_index):
             self._check_usable()
             await self._proposals.when_applied(last, SETTLED_LOOK_S)
@@ -299,7 +304,7 @@ class Quorum:
         self._links.set_addresses(node, [(host, port)])
 
     def receive(self, payload: memoryview) -> None:
-        """A message of another server. Raises ProtocolError."""
+        """Handle a message of another server. Raises ProtocolError."""
         if self._driver.is_over:
             return
         message = decode(payload)
@@ -321,7 +326,7 @@ class Quorum:
             "start it with %s. If it ran before and lost its disk, do not: committed metadata may be lost",
             self.node_id,
             ask.sender,
-            self.how_to_vote,
+            self._how_to_vote,
         )
 
     def _check_usable(self) -> None:
@@ -332,15 +337,15 @@ class Quorum:
         if self._store.is_stalled:
             raise StorageError(f"the disk of {self._store.directory} is full, or no descriptor is left")
 
-    def _peer_lost(self, peer: int) -> None:
+    def peer_lost(self, peer: int) -> None:
         if peer == self.leader_id or self.is_leader:
             self._driver.post(PeerLost(peer))
 
-    def _peer_back(self, peer: int) -> None:
+    def peer_back(self, peer: int) -> None:
         self._driver.post(PeerBack(peer))
 
 
 def _forget_outcome(done: asyncio.Future[int]) -> None:
-    """Nobody waits for it."""
+    """The result is not needed."""
     if not done.cancelled():
         done.exception()

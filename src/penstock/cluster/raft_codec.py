@@ -1,12 +1,12 @@
-"""Raft's messages as bytes and back. Bytes from the network are checked to the last one: ProtocolError.
+"""Raft's messages as bytes and back. Every byte from the network is checked: raises ProtocolError.
 
 Payload:  kind uint8 | sender int32 | recipient int32 | term uint32 | body
-Hello:    0 | protocol uint8 | sender int32 | recipient int32 | texts, with spaces between: cluster id,
-          the sender's address, its directory id, and that which the recipient must have. First on every connection;
+Hello:    0 | protocol uint8 | sender int32 | recipient int32 | texts, with spaces between: cluster id, the sender's
+          address, its directory id, and the directory id that the recipient must have. First on every connection;
           answered.
-Ping:     1. Answered, so that a connection that has gone silent is noticed.
+Ping:     1. Answered, so that a silent connection is noticed.
 
-Entries of an append carry no index: they follow `prev_index`. Knows nothing of connections and roles.
+Entries of an append carry no index: they follow `prev_index`. Must not know: connections, roles.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_INDEX: Final = 2**62
 MAX_MEMBERS: Final = 1000
 MAX_HELLO_TEXT_BYTES: Final = 512
 HELLO_TEXTS: Final = 4
-"""Cluster id and address."""
+"""Cluster id, address, and two directory ids."""
 
 _HELLO = Struct(">BBii")
 _HEADER = Struct(">BiiI")
@@ -77,9 +77,9 @@ class Hello(NamedTuple):
     recipient: int
     cluster_id: str
     address: str = ""
-    """Where the sender is reached, as host:port: one that is new to the recipient must be answered, too."""
+    """The sender's address as host:port: the recipient must be able to answer a new node, too."""
     directory_id: str = ""
-    """Of the sender's disk; empty: it has none."""
+    """Of the sender's disk; empty: none."""
     recipient_directory_id: str = ""
     """Of the disk that the recipient must have; empty: any."""
 
@@ -150,7 +150,7 @@ def sender_of(payload: memoryview) -> int:
 
 
 def decode(payload: memoryview) -> Message:
-    """Nothing of the result refers to `payload`."""
+    """The result has no references to `payload`."""
     try:
         code, sender, recipient, term = _HEADER.unpack_from(payload)
         read = _READERS.get(code)

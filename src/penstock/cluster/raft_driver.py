@@ -1,11 +1,11 @@
-"""Drives a Raft core: facts in; what it wants goes to disk, peers, state machine and whoever waits.
+"""Drives a Raft core: passes facts in, and its outcomes to the disk, the peers, the state machine and the waiters.
 
-One fact at a time, in order; what is caused by carrying out one (a proposal made in a callback) comes after it. The
-rules of `docs/raft.md` are kept here: writes in order, promises after their writes, entries applied in order and once.
-One timer, armed for the core's next deadline: an idle follower wakes up for heartbeats only.
+Facts are handled one at a time, in order; a fact caused by an outcome (a proposal made in a callback) comes after it.
+This module keeps the rules of `docs/raft.md`: writes in order, promises after their writes, entries applied in order
+and once. There is one timer, set for the core's next deadline: an idle follower wakes up for heartbeats only.
 
-After a defect in the core, or when its disk fails, the server takes no further part until it is restarted: the others
-go on without it. Must not know what entries mean, nor what is asked of the quorum (`cluster.quorum`).
+After a defect in the core, or a disk failure, the server leaves the quorum until it is restarted: the others continue.
+Must not know: the meaning of entries, the requests to the quorum (`cluster.quorum`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
+from typing import Protocol
 
 from penstock.cluster.applied_log import AppliedLog
 from penstock.cluster.peer_links import PeerLinks
@@ -36,19 +37,24 @@ COMPLAINT_S = 10.0
 log = logging.getLogger(__name__)
 
 
-class RaftEvents:
-    """What a Raft server tells the node that it is part of."""
+class QuorumEvents(Protocol):
+    """Events that a Raft server reports to its node, from `start` on."""
 
-    __slots__ = ("on_active", "on_failed", "on_inactive", "on_leader", "on_members")
+    def activated(self, term: int) -> None:
+        """The server leads, and has applied everything that was committed before."""
+        ...
 
-    def __init__(self) -> None:
-        self.on_active: Callable[[int], None] = lambda term: None
-        self.on_inactive: Callable[[], None] = lambda: None
-        self.on_leader: Callable[[int | None, int], None] = lambda leader, term: None
-        self.on_failed: Callable[[Exception], None] = lambda error: None
-        """This server hears of no changes any more: whoever relies on its state machine should stop."""
-        self.on_members: Callable[[], None] = lambda: None
-        """Others take part than before: whoever has come needs an address (`Quorum.set_address`)."""
+    def deactivated(self) -> None: ...
+
+    def leader_changed(self, leader: int | None, term: int) -> None: ...
+
+    def members_changed(self) -> None:
+        """The members changed: a new member needs an address (`Quorum.set_address`)."""
+        ...
+
+    def quorum_failed(self, error: Exception) -> None:
+        """This server receives no more changes: users of its state machine should stop."""
+        ...
 
 
 class RaftDriver:
@@ -62,7 +68,7 @@ class RaftDriver:
         links: PeerLinks,
         applied: AppliedLog,
         proposals: Proposals,
-        events: RaftEvents,
+        events: QuorumEvents,
         entropy: Entropy,
         clock: Clock,
     ) -> None:
@@ -82,13 +88,13 @@ class RaftDriver:
         self._found = stored.snapshot
         self._known_index = self.core.node.log.last_index
         self.members = configuration.members
-        """Of the configuration that was committed last."""
+        """Of the last committed configuration."""
 
         self._inbox: deque[Input] = deque()
         self._is_busy = False
         self.is_over = False
         self.failure: Exception | None = None
-        """Why this server takes no part any more, if it does not."""
+        """Why this server has left the quorum; None: it has not."""
         self._is_blocking = False
         self._stable_generation = 0
         self._held_back: deque[tuple[int, list[Message]]] = deque()
@@ -97,7 +103,7 @@ class RaftDriver:
         self._timer_ms = 0
         self._known_leader: tuple[int | None, int] = (None, 0)
         self.implausible_terms = 0
-        """Messages that were not heard, of terms that cannot be true."""
+        """Ignored messages with an implausible term."""
         self._next_complaint_s = 0.0
         self.is_active = False
 
@@ -109,10 +115,10 @@ class RaftDriver:
     def term(self) -> int:
         return self.core.node.term
 
-    # ---- life
+    # # ---- start and stop
 
     def start(self) -> None:
-        """An only voter leads and has applied everything when this returns; others look for each other from here on."""
+        """A sole voter leads and has applied everything when this returns; others start to look for each other."""
         if self._found is not None:
             self._restore(self._found)
             self._found = None
@@ -140,7 +146,7 @@ class RaftDriver:
         self._set_inactive()
 
     def give_up(self, error: Exception) -> None:
-        """This server's memory or disk cannot be relied upon."""
+        """This server's memory or disk cannot be trusted."""
         if self.is_over:
             return
         self.failure = error if isinstance(error, StorageError) else StorageError(f"the metadata quorum: {error}")
@@ -155,7 +161,7 @@ class RaftDriver:
         self.end(self.failure)
         self._links.stop()
         self._tell_leader(None, self.term)
-        self._events.on_failed(self.failure)
+        self._events.quorum_failed(self.failure)
 
     # ---- one fact at a time
 
@@ -174,7 +180,7 @@ class RaftDriver:
         try:
             outcome = self.core.step(fact, int(self._clock.monotonic() * 1000))
             self._carry_out(outcome)
-        except Exception as error:  # memory may have moved: only a new core, from the disk, could go on
+        except Exception as error:  # memory may be inconsistent: only a new core, loaded from disk, could continue
             self.give_up(error)
 
     def _carry_out(self, outcome: Outcome) -> None:
@@ -206,8 +212,9 @@ class RaftDriver:
                 self._go_on_with_snapshot()
 
     def _hold_back(self, generation: int, messages: list[Message]) -> None:
-        """Until that write is stable. Of acknowledgements that wait for the same write the newest is enough: a leader
-        sends heartbeats for as long as a disk hangs."""
+        """Hold messages until that write is stable. Of acknowledgements that wait for the same write only the newest is
+        kept: a leader keeps sending heartbeats while a disk hangs.
+        """
         if self._held_back and self._held_back[-1][0] == generation and _says_as_much(self._held_back[-1][1], messages):
             self._held_back.pop()
         self._held_back.append((generation, messages))
@@ -239,7 +246,7 @@ class RaftDriver:
             self._send(self._held_back.popleft()[1])
 
     def _complain_of_term(self, message: Message) -> None:
-        """Once in a while: whoever sends one may send many."""
+        """At intervals: the same sender may send many."""
         self.implausible_terms += 1
         if self._loop.time() >= self._next_complaint_s:
             self._next_complaint_s = self._loop.time() + COMPLAINT_S
@@ -263,7 +270,7 @@ class RaftDriver:
         self.members = snapshot.configuration.members
 
     def _go_on_with_snapshot(self) -> None:
-        """One step a turn: one of 10,000 partitions takes 0.2 s."""
+        """One step each turn: a snapshot of 10,000 partitions takes 0.2 s."""
         if self.is_over:
             return
         ready = self._applied.go_on_with_snapshot()
@@ -276,19 +283,19 @@ class RaftDriver:
         self._applied.apply(entry)
         if entry.kind is EntryKind.CONFIGURATION:
             configuration = Configuration.decode(entry.data)
-            if entry.index > self._known_index:  # what was in the log at the start is history
+            if entry.index > self._known_index:  # entries from before the start are not logged
                 log.info("the metadata quorum has %s", configuration)
             self._follow_configuration(configuration)
         self._proposals.committed(entry)
 
     def _follow_configuration(self, configuration: Configuration) -> None:
-        """Who has left is not looked for any more. Those who have not come yet may be."""
+        """Close the links to removed nodes. Links to nodes that are not members yet may stay."""
         gone = [node for node in self.members if node not in configuration.members]
         self.members = configuration.members
         if self.node_id in configuration.members:
             for node in gone:
                 self._links.forget(node)
-        self._events.on_members()
+        self._events.members_changed()
 
     # ---- roles
 
@@ -308,24 +315,24 @@ class RaftDriver:
     def _become_active(self, committed: list[Entry]) -> None:
         if not self.is_active and self.is_leader and committed[-1].term == self.term:
             self.is_active = True
-            self._events.on_active(self.term)
+            self._events.activated(self.term)
 
     def _tell_leader(self, leader: int | None, term: int) -> None:
-        """A new term without a leader is no news after another one."""
+        """A new term without a leader is not reported again."""
         known = (leader, term if leader is not None else 0)
         if known != self._known_leader:
             self._known_leader = known
-            self._events.on_leader(leader, term)
+            self._events.leader_changed(leader, term)
 
     def _set_inactive(self) -> None:
         if self.is_active:
             self.is_active = False
-            self._events.on_inactive()
+            self._events.deactivated()
 
     # ---- time
 
     def _arm(self, deadline_ms: int | None) -> None:
-        """A timer that is armed for an earlier time stays: when it fires, the core says how long there is left."""
+        """A timer set for an earlier time stays: when it fires, the core returns the remaining time."""
         if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:
@@ -341,7 +348,7 @@ class RaftDriver:
 
 
 def _says_as_much(before: list[Message], after: list[Message]) -> bool:
-    """Both are one acknowledgement to the same leader, the later one of no less."""
+    """Whether both are one acknowledgement to the same leader, and the later one covers at least as much."""
     if len(before) != 1 or len(after) != 1:
         return False
     old, new = before[0], after[0]
@@ -355,9 +362,9 @@ def _says_as_much(before: list[Message], after: list[Message]) -> bool:
 
 
 def _first_voters(store: RaftStore, node_id: int, configured: tuple[int, ...]) -> tuple[int, ...]:
-    """Who voted when this server first took part. Settings that name others later do not change that: the log does.
+    """The voters when this server first took part. Later settings do not change them: only the log does.
 
-    A log of before there was Raft is that of a single broker, whose every entry counts.
+    A log from before Raft belongs to a single broker, and all its entries are committed.
     """
     known = store.first_voters
     if known is None:

@@ -1,12 +1,12 @@
-"""The small files of a Raft server, and its entries as record batches. Formats only; when to write is the store's.
+"""The small files of a Raft server, and its entries as record batches. Formats only: `raft_store` decides when to
+write.
 
 quorum-state                                    term and vote as JSON, with the names Kafka uses, and whether this disk
                                                 began empty and has not caught up (penstockIsNew)
 00000000000000001234-0000000007.checkpoint      a snapshot: index 1234 of term 7; a line of JSON, then the data
 0000....log                                     one batch an entry: offset = index - 1, leader epoch = term
 
-Raft's own entries (no-op, configuration) have a record key that says so; decisions have none, as before there
-was Raft.
+Raft's own entries (no-op, configuration) have a record key with their kind; decisions have none, as before Raft.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def encode_entries(entries: Sequence[Entry], stable_offset: int, now_ms: int) ->
 
 
 def decode_entries(data: Buffer, path: str, position: int) -> Iterator[Entry]:
-    """Raises CorruptBatch. A batch of several records is one of before there was Raft: an entry each."""
+    """Raises CorruptBatch. A batch of several records is from before Raft: one entry for each record."""
     view = memoryview(data)
     for at, header in iterate_headers(view, path, position):
         for record in iterate_records(header, view[at + HEADER_SIZE : at + header.size_bytes]):
@@ -81,7 +81,7 @@ def encode_quorum_state(state: HardState, voters: Sequence[NodeId]) -> bytes:
 
 
 def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[NodeId, ...]] | None:
-    """Term and vote, and the voters of the beginning. None: never written."""
+    """Term and vote, and the first voters. None: never written."""
     path = f"{directory}/{QUORUM_STATE}"
     data = read_whole(disk, path)
     if data is None:
@@ -96,7 +96,7 @@ def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[Node
 
 
 def missing_quorum_state(directory: str) -> str:
-    """It is written before the first entry of any term."""
+    """The file is written before the first entry of any term."""
     return f"{directory}/{QUORUM_STATE} is missing, and the log beside it is of a quorum; {_WITHOUT_QUORUM_STATE}"
 
 

@@ -1,14 +1,14 @@
-"""What a Raft server must not forget: term, vote, log and snapshot, in the directory `__cluster_metadata-0`.
+"""Stores term, vote, log and snapshot of a Raft server, in the directory `__cluster_metadata-0`.
 
 The log is an ordinary segmented log, so its files, checksums and recovery are those of user data. Outcomes of the core
-are stored in the order they came, each in the order `core.raft.exchange` gives: hard state, snapshot, truncation,
-entries. Entries alone, which is nearly always, are appended at once and made stable by group commit, several writes
-at a time. Everything else waits until what was before it is stable and then runs in a worker, alone. So the loop
-never waits for the disk, and after a crash there is a prefix of what was asked for.
+are stored in the order of arrival, and each in the order of `core.raft.exchange`: hard state, snapshot, truncation,
+entries. An outcome with entries only, the usual case, is appended at once and made stable by group commit, several
+writes at a time. Any other outcome waits until earlier ones are stable and then runs in a worker, alone. So the loop
+never waits for the disk, and after a crash the disk has a prefix of the requested writes.
 
-A full disk is waited out: the write is tried again until there is room (`on_stalled`, once). So is a process without
-descriptors. Any other failure is the end (`on_failed`): what is on the disk is not known then. Knows no roles, no
-messages and no state machine.
+If the disk is full or the process has no free descriptors, the write is repeated until it succeeds, and `on_stalled` is
+called once. Any other failure is final (`on_failed`), because the state of the disk is unknown then. Must not know:
+roles, messages, the state machine.
 """
 
 from __future__ import annotations
@@ -68,6 +68,21 @@ class _Write(NamedTuple):
         return not (wanted.hard_state or wanted.snapshot_to_store or wanted.truncate_from is not None)
 
 
+class QuorumLane(NamedTuple):
+    """The group commit and workers that the metadata quorum shares with the other writers of the node."""
+
+    commit: GroupCommit
+    workers: Workers
+
+
+class _Writing(NamedTuple):
+    loop: asyncio.AbstractEventLoop
+    commit: GroupCommit
+    workers: Workers
+    on_failed: Callable[[Exception], None]
+    on_stalled: Callable[[Exception], None]
+
+
 class RaftStore:
     def __init__(self, disk: Disk, data_directory: str, clock: Clock, *, segment_bytes: int = 1 << 30) -> None:
         """Opens or creates; blocks. Raises StorageError."""
@@ -80,16 +95,13 @@ class RaftStore:
         found = read_quorum_state(disk, directory)
         self._hard_state = found[0] if found is not None else NEVER_VOTED
         self.first_voters: tuple[NodeId, ...] | None = found[1] if found is not None else None
-        """Who voted before the log said anything about it; set by whoever begins a quorum."""
+        """The voters before the log named any; set when the quorum begins."""
         self._snapshot = read_newest_checkpoint(disk, directory)
         # The whole log is read anyway, so it is verified from its first byte.
         self.log = Log.open(
             disk,
             directory,
             LogConfig(segment_bytes=segment_bytes, retention_ms=-1, retention_bytes=-1, flush_messages=1),
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=False,
             now_ms=clock.now_ms(),
             topic_id=TOPIC_ID,
         )
@@ -101,36 +113,44 @@ class RaftStore:
             self._hard_state = HardState(is_new=True)
         if self.log.log_start_offset == self.log.log_end_offset != self._base_offset:
             self.log.truncate_fully_and_start_at(self._base_offset)
-        flush_blocking(disk, self.log)  # what a killed process wrote and did not flush counts from here on
+        flush_blocking(disk, self.log)  # unflushed writes of a killed process count from here on
 
         self.flush_state = IDLE
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._commit: GroupCommit | None = None
-        self._workers: Workers | None = None
+        self._attached: _Writing | None = None
         self._waiting: deque[_Write] = deque()
         self._appended: deque[tuple[int, Callable[[], None]]] = deque()
-        """(log end, whom to tell) of entries that are not stable yet."""
+        """(log end, callback) of entries that are not stable yet."""
         self._working: asyncio.Task[None] | None = None
         self._working_since_s = 0.0
         self._is_retrying = False
         self._when_settled: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.is_stalled = False
-        """The disk is full, or no descriptor is left: nothing becomes stable until that is over."""
-        self.on_failed: Callable[[Exception], None] = lambda error: None
-        self.on_stalled: Callable[[Exception], None] = lambda error: None
+        """The disk is full, or no descriptor is free: nothing becomes stable until that is over."""
 
-    def attach(self, loop: asyncio.AbstractEventLoop, commit: GroupCommit, workers: Workers) -> None:
-        """Before `store`; `store_blocking` needs none of them."""
-        self._loop, self._commit, self._workers = loop, commit, workers
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        lane: QuorumLane,
+        *,
+        on_failed: Callable[[Exception], None],
+        on_stalled: Callable[[Exception], None],
+    ) -> None:
+        """Call before `store`; `store_blocking` needs none of these."""
+        self._attached = _Writing(loop, lane.commit, lane.workers, on_failed, on_stalled)
+
+    @property
+    def _writing(self) -> _Writing:
+        assert self._attached is not None, "attach() comes first"
+        return self._attached
 
     @property
     def is_new(self) -> bool:
-        """It began with an empty disk and has not caught up since: see `Node.may_vote_for`."""
+        """Whether it began with an empty disk and has not caught up since: see `Node.may_vote_for`."""
         return self._hard_state.is_new
 
     def trust_empty_disk(self) -> None:
-        """The operator says that this voter never voted: there was nothing to lose. Comes before `stored`."""
+        """The operator confirms that this voter never voted, so no votes are lost. Call before `stored`."""
         self._hard_state = HardState(self._hard_state.term, self._hard_state.voted_for)
 
     def _make_directory(self) -> None:
@@ -139,7 +159,7 @@ class RaftStore:
             self._disk.sync_directory(parent_of(self.directory))
 
     def _keep_topic_id(self) -> None:
-        """A crash may have taken it before the first flush. Of a log of this name nobody need ask whose it is."""
+        """A crash may have lost it before the first flush. For this log the topic id is always known."""
         disk, directory = self._disk, self.directory
         try:
             if disk.list_directory(directory) and read_partition_metadata(disk, directory) is None:
@@ -151,12 +171,12 @@ class RaftStore:
 
     @property
     def _base_offset(self) -> int:
-        """Where an empty log goes on."""
+        """Where an empty log continues."""
         return self._snapshot.index if self._snapshot is not None else 0
 
     @property
     def _last_term(self) -> int:
-        """Zero: of before there was Raft, or nothing."""
+        """Zero: the entries are from before Raft, or there are none."""
         return max(self.log.epochs.latest, self._snapshot.term if self._snapshot is not None else 0)
 
     @property
@@ -181,8 +201,9 @@ class RaftStore:
     # ---- writing
 
     def heal_term(self) -> None:
-        """Of a disk that has a term which no quorum reaches: a file was damaged, or a forged message was believed.
-        Before anything else; blocks. Raises StorageError."""
+        """Repair a hard state with a term that no quorum reaches: a file was damaged, or a forged message was accepted.
+        Call this first; blocks. Raises StorageError.
+        """
         term, last = self._hard_state.term, self._last_term
         if not needs_healing(max(term, last)):
             return
@@ -212,9 +233,9 @@ class RaftStore:
         flush_blocking(self._disk, self.log)
 
     async def settled(self) -> None:
-        """Everything that was asked for is stable, or will never be."""
-        while not self._is_settled and self._loop is not None:
-            future = self._loop.create_future()
+        """Wait until all requested writes are stable, or can never be."""
+        while not self._is_settled and self._attached is not None:
+            future = self._attached.loop.create_future()
             self._when_settled.append(future)
             await future
 
@@ -225,18 +246,18 @@ class RaftStore:
         return not (self._waiting or self._appended or self._working)
 
     def waiting_since_s(self) -> float | None:
-        """When the worker began that writes at the moment; None: none does. Flushes of entries: `GroupCommit`."""
+        """When the running worker write began; None: there is none. Flushes of entries: `GroupCommit`."""
         return None if self._working is None else self._working_since_s
 
     def _advance(self) -> None:
-        """Begin whatever may begin now."""
+        """Begin all writes that can begin now."""
         while self._waiting and self._working is None and not self._is_retrying and self.failure is None:
             write = self._waiting[0]
             if not write.is_of_entries_alone:
                 if not self._appended:
-                    assert self._loop is not None, "attach() comes first"
-                    self._working_since_s = self._loop.time()
-                    self._working = self._loop.create_task(self._work(write))
+                    loop = self._writing.loop
+                    self._working_since_s = loop.time()
+                    self._working = loop.create_task(self._work(write))
                 return
             if not self._try_append(write):
                 return
@@ -251,22 +272,20 @@ class RaftStore:
         self._waiting.popleft()
         self.is_stalled = False
         self._appended.append((self.log.log_end_offset, write.when_stable))
-        assert self._commit is not None, "attach() comes first"
-        self._commit.request(self)
+        self._writing.commit.request(self)
         return True
 
     async def _work(self, write: _Write) -> None:
-        assert self._workers is not None, "attach() comes first"
         error: Exception | None = None
         try:
-            await self._workers.run(lambda: self._settle(write.outcome))
-        except Exception as trouble:  # a defect as well: what is on the disk is not known then either
+            await self._writing.workers.run(lambda: self._settle(write.outcome))
+        except Exception as trouble:  # including defects: the state of the disk is unknown then, too
             error = trouble
         self._working = None
         if error is not None:
             self._trouble(error)
         elif write.outcome.append:
-            # What the worker did is stable; trying the whole again would do it twice.
+            # The worker's part is stable; repeating the whole write would do it twice.
             entries = Outcome(append=write.outcome.append)
             self._waiting[0] = _Write(entries, write.when_stable)
         else:
@@ -283,7 +302,7 @@ class RaftStore:
             self.log.append_replicated(encode_entries(entries, self.log.stable_offset, now_ms), now_ms)
 
     def _settle(self, outcome: Outcome) -> None:
-        """Blocks; everything but the entries, stable on return. Doing it twice does no harm."""
+        """Blocks; makes everything but the entries stable. Can be repeated safely."""
         if outcome.hard_state is not None:
             state = encode_quorum_state(outcome.hard_state, self.first_voters or ())
             write_atomic(self._disk, f"{self.directory}/{QUORUM_STATE}", state)
@@ -297,9 +316,9 @@ class RaftStore:
             self._compact_to(outcome.compact_to)
 
     def _truncate_from(self, index: int) -> None:
-        """Segment by segment from the end: what survives a crash in between has no hole.
+        """Segment by segment from the end: after a crash in between the rest has no gap.
 
-        The whole log (1) goes on behind the snapshot that replaces it; its first entry goes last.
+        The whole log (index 1) is replaced by the snapshot and continues behind it; its first entry goes last.
         """
         log, is_all = self.log, index == 1
         offset = max(index - 1, log.log_start_offset + 1) if is_all else index - 1
@@ -312,7 +331,7 @@ class RaftStore:
         log.remove_deleted()
 
     def _compact_to(self, index: int | None) -> None:
-        """Whole segments are deleted, so each snapshot begins one."""
+        """Only whole segments are deleted, so each snapshot begins a new one."""
         log = self.log
         log.roll(self._clock.now_ms())
         if index is not None and index > log.log_start_offset:
@@ -329,8 +348,8 @@ class RaftStore:
             self._trouble(LogOffline(self.directory, self.log.offline))
             return None
         ticket = self.log.begin_flush() if self._working is None else None
-        if ticket is None and self._appended and self._loop is not None:
-            self._loop.call_soon(self._release)  # nothing to wait for
+        if ticket is None and self._appended and self._attached is not None:
+            self._attached.loop.call_soon(self._release)  # there is nothing to wait for
         return ticket
 
     def put_off_flush(self, ticket: Flush) -> None:
@@ -348,7 +367,7 @@ class RaftStore:
             self._appended.popleft()[1]()
         self._advance()
 
-    # ---- trouble
+    # # ---- failures
 
     def _trouble(self, error: Exception) -> None:
         if self.failure is not None:
@@ -358,15 +377,14 @@ class RaftStore:
             return
         self.failure = error
         self._tell_settled()
-        self.on_failed(error)
+        self._writing.on_failed(error)
 
     def _retry_later(self, error: Exception) -> None:
-        assert self._loop is not None
         self._is_retrying = True
-        self._loop.call_later(RETRY_S, self._retry)
+        self._writing.loop.call_later(RETRY_S, self._retry)
         if not self.is_stalled:
             self.is_stalled = True
-            self.on_stalled(error)
+            self._writing.on_stalled(error)
 
     def _retry(self) -> None:
         self._is_retrying = False
@@ -380,12 +398,12 @@ class RaftStore:
                     future.set_result(None)
 
     def close(self) -> None:
-        """After `settled`. Raises StorageError."""
+        """Call after `settled`. Raises StorageError."""
         if self.log.offline is None and self.failure is None:
             self.log.close(clean=True)
 
 
 def _is_passing(error: Exception) -> bool:
-    """Nothing that was written before is in doubt, and each of these is over some time."""
+    """Earlier writes are not in doubt, and each of these conditions ends."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _PASSING

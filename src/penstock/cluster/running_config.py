@@ -1,8 +1,8 @@
-"""The broker's configuration as it is now: the file's, under the run-time settings in the metadata.
+"""The broker's current configuration: the file, overridden by the run-time settings in the metadata.
 
-Run-time settings of this broker win over those of the whole cluster, and both over the
-file. Whoever acts on a setting that may change subscribes; it must not be known here who.
-What is in the metadata passed `check` first, on the node that was asked; another node's file may still contradict it.
+Run-time settings of this broker win over those of the whole cluster, and both win over the file. Users of a dynamic
+setting subscribe; this module does not know them. The node that received a change ran `check` on it first; another
+node's file may still contradict it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.model.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-CLUSTER_WIDE = ""  # resource name of the settings that hold for every broker
+CLUSTER_WIDE = ""  # resource name of the settings for all brokers
 
 
 class RunningConfig:
@@ -31,18 +31,18 @@ class RunningConfig:
         self._subscribers.append(apply)
 
     def check(self, resource_name: str, overrides: Mapping[str, str]) -> None:
-        """ConfigError when the settings as a whole would not do with these."""
+        """Raises ConfigError if the settings as a whole would be invalid with these."""
         if resource_name == CLUSTER_WIDE:
             self._combine(overrides, self._stored(str(self._file.node_id)))
         else:
             self._combine(self._stored(CLUSTER_WIDE), overrides)
 
     def with_cluster_wide(self, overrides: Mapping[str, str]) -> BrokerConfig:
-        """As it would be with these."""
+        """The configuration with these settings."""
         return self._combine(overrides, self._stored(str(self._file.node_id)))
 
     def overruled(self) -> Iterator[str]:
-        """A sentence for each setting of this node's own that the cluster has agreed on otherwise."""
+        """A sentence for each setting in this node's file that differs from the agreed cluster setting."""
         cluster = self._stored(CLUSTER_WIDE)
         for name in AGREED_ON:
             own, agreed = self._file.settings.static.get(name), cluster.get(name)
@@ -56,7 +56,9 @@ class RunningConfig:
                 )
 
     def refresh(self) -> None:
-        """The metadata changed. What does not go with this node's file is left as it was, and said."""
+        """The metadata changed. If it contradicts this node's file, the configuration stays as it was, and that is
+        logged.
+        """
         cluster, broker = self._stored(CLUSTER_WIDE), self._stored(str(self._file.node_id))
         in_force = self.current.settings
         if in_force.cluster_dynamic == cluster and in_force.broker_dynamic == broker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from penstock.cluster.agreement import Agreement
 from penstock.cluster.running_config import CLUSTER_WIDE, RunningConfig
@@ -14,6 +15,7 @@ from penstock.core.metadata.policies import TopicPolicies
 from penstock.core.metadata.records import ConfigChanged, MetadataRecord, ProducerIdsAllocated, TopicDeleted
 from penstock.core.metadata.requests import ProducerIdBlock
 from penstock.model.errors import ApiError, ConfigError, ErrorCode
+from penstock.model.new_topic import BROKER_DEFAULT, NewTopic
 from penstock.ports.clock import Entropy
 
 PRODUCER_ID_BLOCK = 1000
@@ -39,35 +41,16 @@ class TopicDecisions:
 
     @property
     def brokers(self) -> list[int]:
-        """Those that serve. A broker that stands alone and is not registered yet counts."""
+        """The live brokers. A sole broker that is not registered yet counts."""
         return self.image.live_brokers() or [self._node_id]
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-        *,
-        validate_only: bool = False,
-    ) -> bytes:
+    async def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bytes:
         """The new topic's id. Raises ApiError."""
         async with self._agreement.turn:
             self._agreement.check_active()
-            _check_configs(configs)
+            _check_configs(topic.configs)
             topic_id = self._new_topic_id()
-            config = self._running.current
-            records = decisions.create_topic(
-                self.image,
-                self.brokers,
-                name,
-                topic_id,
-                config.num_partitions if partitions == -1 else partitions,
-                config.default_replication_factor if replication_factor == -1 else replication_factor,
-                assignments,
-                configs,
-            )
+            records = decisions.create_topic(self.image, self.brokers, self._with_defaults(topic), topic_id)
             if not validate_only:
                 await self._agreement.commit(records)
             return topic_id
@@ -107,8 +90,9 @@ class TopicDecisions:
                     await self._agreement.commit(partitions.elect_leaderless(self.image, self._policies))
 
     def _config_records(self, resource_type: int, name: str, overrides: dict[str, str]) -> list[MetadataRecord]:
-        """The change, and what follows from it: a new min.insync.replicas or flush.messages changes who is eligible, in
-        the same entry."""
+        """The change and its effects: a new min.insync.replicas or flush.messages changes the eligible replicas, in the
+        same entry.
+        """
         image, policies = self.image, self._policies
         if resource_type == RESOURCE_TOPIC and name in image.topics:
             after = {name: TopicConfig.resolve(overrides, self._running.current)}
@@ -131,7 +115,7 @@ class TopicDecisions:
     async def alter_scram_credentials(
         self, changes: Sequence[scram.Deletion | scram.Upsertion]
     ) -> dict[str, ApiError | None]:
-        """By user, in the order of the request: None, or why it was refused."""
+        """By user, in the order of the request: None, or the reason for the refusal."""
         async with self._agreement.turn:
             self._agreement.check_active()
             records, outcomes = scram.alter_credentials(self.image, changes)
@@ -146,6 +130,15 @@ class TopicDecisions:
             await self._agreement.commit([ProducerIdsAllocated(first + PRODUCER_ID_BLOCK)])
             return ProducerIdBlock(first, PRODUCER_ID_BLOCK)
 
+    def _with_defaults(self, topic: NewTopic) -> NewTopic:
+        config = self._running.current
+        partitions, replication_factor = topic.partitions, topic.replication_factor
+        if partitions == BROKER_DEFAULT:
+            partitions = config.num_partitions
+        if replication_factor == BROKER_DEFAULT:
+            replication_factor = config.default_replication_factor
+        return replace(topic, partitions=partitions, replication_factor=replication_factor)
+
     def _new_topic_id(self) -> bytes:
         while True:
             topic_id = self._entropy.random_bytes(16)
@@ -155,7 +148,7 @@ class TopicDecisions:
 
 
 class _ChangedMinimum:
-    """The policies as they are, with the `min.insync.replicas` that topics are about to have."""
+    """The current policies, with the future `min.insync.replicas` of the topics."""
 
     def __init__(self, policies: TopicPolicies, after: Mapping[str, TopicConfig]) -> None:
         self.unclean_ok = policies.unclean_ok
@@ -167,7 +160,7 @@ class _ChangedMinimum:
 
 
 def _check_configs(configs: Mapping[str, str]) -> None:
-    """Whoever asks, a broker among them: what was committed and cannot be applied would end every node."""
+    """For all callers, brokers included: a committed record that cannot be applied would stop every node."""
     try:
         validate_topic_overrides(configs)
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Settings of topics that decide who may lead: what a topic overrides, over this node's settings. Read at each call."""
+"""Topic settings that decide who may lead: the topic's overrides over this node's settings. Read at each call."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class ConfiguredPolicies:
 
 
 def is_durable(config: TopicConfig) -> bool:
-    """What is acknowledged is on the disk, so a crash takes nothing of it."""
+    """Acknowledged records are on the disk, so a crash does not lose them."""
     return config.flush_messages <= 1

@@ -1,8 +1,8 @@
-"""One decision at a time, each on an image that holds all the ones before.
+"""One decision at a time, each on an image that contains all earlier ones.
 
-A decision that failed here may have happened all the same: its disk was full and has room again, or whoever asked has
-gone away while it was under way. It is still in this leader's log then, and about to be applied. One made meanwhile on
-the image as it is could contradict it (delete a topic twice, say), and every node would fail at the same entry.
+A decision that failed here may still be committed: its disk was full and has room again, or the caller was cancelled
+while it was under way. Then it is still in this leader's log and will be applied. Another decision on the current image
+could contradict it (delete a topic twice, for example), and every node would fail at the same entry.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Protocol
 
 
 class Settling(Protocol):
-    """What a turn needs of `cluster.quorum.Quorum`."""
+    """The part of `cluster.quorum.Quorum` that a turn uses."""
 
     async def settled(self) -> None: ...
 
 
 class Turns:
-    """To be used with `async with`. Raises what `settled` does."""
+    """For use with `async with`. Raises the errors of `settled`."""
 
     def __init__(self, quorum: Settling) -> None:
         self._quorum = quorum

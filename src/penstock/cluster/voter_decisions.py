@@ -1,8 +1,8 @@
-"""Who votes on the metadata, and where each voter is found. A part of the controller (see `cluster.agreement`).
+"""The voters of the metadata quorum and their addresses. A part of the controller (see `cluster.agreement`).
 
-The address of a voter is a record of the metadata, set before it votes and removed after it does: of a node that does
-not vote the registration counts. Nobody is given a vote, and no voter another address, before the node that listens
-there has said that it is the one. Must not know: sockets.
+The address of a voter is a metadata record, set before the node votes and removed afterwards; for other nodes the
+registration counts. Before a node gets a vote, or a voter another address, the node at that address must confirm its
+identity. Must not know: sockets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.model.errors import ApiError, ErrorCode
 
 Address: TypeAlias = tuple[str, int]
 WhyNotAt: TypeAlias = Callable[[Address, int, str], Awaitable[str]]
-"""Why the node at an address is not that one, of that disk if one is named; empty if it is."""
+"""Why the node at an address is not the expected one, with the named disk if any; empty if it is."""
 
 log = logging.getLogger(__name__)
 
 
 class QuorumMembers(Protocol):
-    """What decisions on members of the quorum need of `cluster.quorum.Quorum`."""
+    """The part of `cluster.quorum.Quorum` that decisions on members use."""
 
     @property
     def status(self) -> Status: ...
@@ -45,7 +45,7 @@ class VoterDecisions:
         why_not_at: WhyNotAt,
         first_addresses: Mapping[int, Address],
     ) -> None:
-        """`first_addresses`: of the voters of a new cluster, as this node's file has them."""
+        """`first_addresses`: the addresses of a new cluster's voters in this node's file."""
         self._node_id = node_id
         self._agreement = agreement
         self._quorum = quorum
@@ -80,7 +80,7 @@ class VoterDecisions:
             await self._quorum.change_membership(Change.ADD_VOTER, voter_id)
         except ApiError:
             await self._forget_address(voter_id)
-            if is_new and voter_id not in self.image.brokers:  # nobody has ever heard of it
+            if is_new and voter_id not in self.image.brokers:  # it has never registered
                 await self._forget_observer(voter_id)
             raise
 
@@ -91,7 +91,7 @@ class VoterDecisions:
             log.warning("node %d is an observer that nobody knows: %s", node, error)
 
     def _check_may_be_added(self, voter_id: int, asked: str) -> str:
-        """The directory id that it must have, if any is known: the others hold it against the registered one."""
+        """The directory id that it must have, if known: the others compare it with the registered one."""
         self._agreement.check_active()
         if voter_id in self._voters:
             raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
@@ -105,11 +105,13 @@ class VoterDecisions:
         return asked or registered
 
     async def update_voter(self, voter_id: int, directory_id: bytes, addresses: Sequence[Address]) -> None:
-        """A voter says where it is reached. An address where it is found stays; else the first of these where it is."""
+        """A voter reports its addresses. If it is found at the known address, that stays; else the first working one
+        counts.
+        """
         self._check_is_voter(voter_id, directory_id)
         known = self.image.peers.get(voter_id)
         if voter_id == self._node_id and not any(directory_id):
-            # Nothing tells it from another node of its id: it would refuse itself.
+            # Nothing distinguishes it from another node with its id: it would refuse itself.
             if known not in addresses:
                 await self._move_voter(voter_id, directory_id, addresses[0])
             return
@@ -145,13 +147,13 @@ class VoterDecisions:
             )
 
     async def remove_voter(self, voter_id: int, directory_id: bytes) -> None:
-        """Whichever disk it votes with, unless one is named."""
+        """With any disk, unless one is named."""
         self._check_is_voter(voter_id, directory_id, is_disk_needed=any(directory_id))
         await self._quorum.change_membership(Change.REMOVE_VOTER, voter_id)
         await self._forget_address(voter_id)
 
     async def _forget_address(self, node: int) -> None:
-        """Of one that does not vote. Where this does not come about nobody is misled: its registration counts."""
+        """Of a node that does not vote. If this fails, nothing breaks: the registration counts."""
         try:
             async with self._agreement.turn:
                 if self._agreement.is_active and node not in self._voters:

@@ -1,1 +1,1 @@
-"""Partitions this broker hosts: the produce and fetch paths and those who wait on them."""
+"""Partitions this broker hosts: the produce and fetch paths and their waiters."""

@@ -1,6 +1,6 @@
-"""What a follower says of its own log to the leader: what is stable here, and what is not sound.
+"""What a follower reports to the leader about its own log: the stable offset, and damage.
 
-Stable is said in one frame for all partitions of a leader whose flushes ended in this turn. Must not know: fetches.
+One frame covers all partitions of a leader whose flushes ended in this turn. Must not know: fetches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.wire.acknowledgement import DISOWN_KEY, Acknowledged, acknowledgem
 
 
 class Claims:
-    """Made to one leader."""
+    """The reports to one leader."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Claims:
         self.acknowledgements = 0  # for observability
 
     def claimed(self, partition: Partition) -> None:
-        """More of the partition is stable: the leader shall know before this turn is over."""
+        """More of the partition is stable: the leader is notified before this turn is over."""
         followed = self._session.followed.get((partition.topic_id, partition.index))
         if followed is None or not followed.is_matched:
             return
@@ -48,7 +48,7 @@ class Claims:
         self._claimed.pop(followed, None)
 
     def disown(self, followed: FollowedPartition, offset: int) -> None:
-        """No more than what lies below `offset` is sound here: the leader must not count on this replica."""
+        """Only the log below `offset` is sound here: the leader must not count this replica for more."""
         entries = [_entry(followed, offset)]
         self._link.send_frame(acknowledgement_frame(self._node_id, self._broker_epoch(), entries, key=DISOWN_KEY))
 
@@ -56,7 +56,7 @@ class Claims:
         self._is_acknowledging_due = False
         claimed, self._claimed = self._claimed, {}
         if not self._link.is_up:
-            return  # everything is said again on the next one
+            return  # everything is reported again after the reconnect
         entries = [
             _entry(followed, followed.partition.claimed_offset())
             for followed in claimed

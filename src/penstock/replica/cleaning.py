@@ -1,12 +1,12 @@
-"""Compaction of this broker's logs: which one is next, and its new segments put in place as they come.
+"""Compaction of this broker's logs: chooses the next log and puts its new segments in place as they arrive.
 
-The dirtiest log that is due comes first, until none is due; then the cleaner rests until the node calls again
-(`log.cleaner.backoff.ms`). Reading and rewriting happen in another process (`Rewriter`); the loop is only told of
-new segments and does the renames. One log at a time.
+The dirtiest log that is due comes first, until none is due. Then the cleaner rests until the node calls again
+(`log.cleaner.backoff.ms`). Reading and rewriting happen in another process (`Rewriter`); the loop only receives the new
+segments and renames them. One log is cleaned at a time.
 
-A log whose cleaning finds damage is reported and left alone until it is cut or the broker restarts. Any
-other failure (a full disk, a rewriting process that died, a log that was truncated meanwhile) is tried again at the
-next call.
+If cleaning finds damage, the log is reported and left alone until it is truncated or the broker restarts. After any
+other failure (a full disk, a rewriting process that died, a log that was truncated meanwhile) the next call tries the
+log again.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, Rewritten
 from penstock.storage.cleaner.survey import Survey, make_plan, needs_disk, survey
 from penstock.storage.cleaner.swap import Swap, remove_unfinished
 from penstock.storage.log import Log
+from penstock.storage.transactions import AbortedTransaction
 
 log = logging.getLogger(__name__)
 
 
 class Rewriter(Protocol):
     def rewrite(self, plan: CleanPlan) -> AsyncGenerator[Outcome, None]:
-        """`storage.cleaner.rewrite.clean`, elsewhere. Raises StorageError and OSError; closing it ends the work."""
+        """Runs `storage.cleaner.rewrite.clean` elsewhere. Raises StorageError and OSError; closing it ends the work."""
         ...
 
     async def rest(self) -> None:
-        """Nothing to do for a while: give back what it holds."""
+        """There is nothing to do for a while: release resources."""
         ...
 
     def stop(self) -> None:
-        """End the work under way, for good; `rewrite` raises."""
+        """End the work under way permanently; `rewrite` raises."""
         ...
 
 
 class Due(NamedTuple):
-    """A log that is to be cleaned, as it was when it was looked at."""
+    """A log that is due for cleaning, as it was when surveyed."""
 
     partition: Partition
     owner: Log
@@ -54,7 +55,9 @@ class Due(NamedTuple):
 
     @property
     def is_true(self) -> bool:
-        """Still: others were looked at since, and the log may have been cut or opened anew."""
+        """Whether the survey still holds. Other logs were surveyed since, and this one may have been cut or
+        reopened.
+        """
         partition, owner, found = self
         if partition.is_deleted or partition.log is not owner or owner.is_being_cut:
             return False
@@ -73,7 +76,7 @@ class LogCleaning:
         self._clock = clock
         self._is_running = False
         self._is_stopping = False
-        self._uncleanable: dict[Partition, int] = {}  # and which generation of its log that was
+        self._uncleanable: dict[Partition, int] = {}  # with the generation of the log
         self._failed: dict[Partition, None] = {}  # in this run
         self.cleanings = 0
         self.bytes_read = 0
@@ -88,7 +91,7 @@ class LogCleaning:
         self._rewriter.stop()
 
     async def run(self) -> int:
-        """Clean what is due; the number of cleanings. Does nothing while a run is under way."""
+        """Clean the logs that are due and return the number of cleanings. Does nothing while a run is under way."""
         if self._is_running:
             return 0
         self._is_running = True
@@ -135,13 +138,13 @@ class LogCleaning:
         return best
 
     async def _clean(self, due: Due) -> int:
-        """1 if the log is cleaner than before. A failure is logged and remembered."""
+        """Return 1 if the log is cleaner than before. A failure is logged and remembered."""
         partition, owner, _ = due
         owner.is_being_cleaned = True
         try:
             if await self._clean_unguarded(due):
                 return 1
-            self._failed[partition] = None  # it has changed meanwhile
+            self._failed[partition] = None  # the log has changed meanwhile
         except Uncleanable as error:
             self._uncleanable[partition] = owner.generation
             if not partition.is_deleted:
@@ -169,8 +172,16 @@ class LogCleaning:
             if owner.persisted_recovery_point < found.end_offset or not due.is_true:
                 return False
         generation = found.generation
+        aborted = await self._aborted_below(owner, found.end_offset)
+        if aborted is None or not due.is_true:
+            return False
         plan = make_plan(
-            owner, found, self._clock.now_ms(), self._max_keys(), may_drop_tombstones=_may_drop_tombstones(partition)
+            owner,
+            found,
+            self._clock.now_ms(),
+            self._max_keys(),
+            aborted,
+            may_drop_tombstones=_may_drop_tombstones(partition),
         )
         async with aclosing(self._rewriter.rewrite(plan)) as outcomes:
             async for outcome in outcomes:
@@ -180,6 +191,19 @@ class LogCleaning:
                     return False
         raise StorageError("the rewriting process ended without a word")
 
+    async def _aborted_below(self, owner: Log, end_offset: int) -> tuple[AbortedTransaction, ...] | None:
+        """Return None if the log has changed meanwhile. A missed aborted transaction would pass for committed and
+        replace committed records. So the list is complete, or this raises StorageError.
+        """
+        if not owner.has_aborted:
+            return ()
+        lookup = owner.aborted_lookup(owner.segment_bases[0], end_offset)
+        try:
+            found = await self._workers.run(lookup.run)
+        finally:
+            is_true = owner.end_aborted_lookup(lookup)
+        return tuple(found) if is_true else None
+
     def _max_keys(self) -> int:
         broker = self._partitions.broker
         return max_keys(broker.log_cleaner_dedupe_buffer_size, broker.log_cleaner_io_buffer_load_factor)
@@ -187,7 +211,7 @@ class LogCleaning:
     async def _put_in_place(
         self, partition: Partition, plan: CleanPlan, rewritten: RewrittenSegment, generation: int
     ) -> bool:
-        """False: the log or its replicas have changed meanwhile, and the work was in vain."""
+        """Return False if the log or its replicas have changed meanwhile; the work is then discarded."""
         owner = partition.log
         if not _is_still_allowed(partition, plan):
             return False
@@ -239,12 +263,13 @@ class LogCleaning:
 
 
 def _may_drop_tombstones(partition: Partition) -> bool:
-    """A replica that is not in sync may hold a record and not yet its deletion: it would never hear of it, and may lead
-    one day. A broker that has lost the controller does not know who is."""
+    """A replica out of sync may hold a record but not yet its tombstone. If the tombstone were dropped, the replica
+    would keep the record and might become leader with it. A broker that has lost the controller does not know the ISR.
+    """
     lease = partition.host.lease
     return len(partition.isr) == len(partition.replicas) and (lease is None or lease())
 
 
 def _is_still_allowed(partition: Partition, plan: CleanPlan) -> bool:
-    """Asked at every swap: rewriting takes minutes, and replicas come and go."""
+    """Checked at every swap: rewriting takes minutes, and the ISR may change."""
     return not plan.may_drop_tombstones or _may_drop_tombstones(partition)

@@ -1,13 +1,14 @@
-"""Notices a disk that hangs: it neither ends a flush nor fails it.
+"""Detects a disk that hangs: flushes on it neither end nor fail.
 
-A flush that has been under way for longer than `penstock.disk.hung.ms`, while no other one ended, says so. While others
-end, the disk may just have much to do: then a flush is given `PATIENCE` times as long, and longer while flushes end
-that took about as long themselves: that is a queue that moves, and others would be handed the same load. Partitions
-withdraw (`replica.withdrawal`) and a leader of the metadata quorum hands over, until the disk answers again: nothing
-old is under way, and writing and syncing a small file ends within half of that time. A disk that is merely very slow
-does not pass, so leadership does not come and go with every sync. One that fails or is full does: others see to that.
+The disk hangs if a flush has been under way for longer than `penstock.disk.hung.ms` and no other flush ended in that
+time. If other flushes end, the disk may just be busy: then a flush is given `PATIENCE` times as long. It is given
+longer still while flushes end that took about as long themselves: the queue moves, and other brokers would get the same
+load. While the disk hangs, partitions withdraw (`replica.withdrawal`) and a leader of the metadata quorum hands over.
+The disk is well again when no old flush is under way, and writing and syncing a small file takes less than half of the
+limit. A disk that is merely very slow does not pass this test, so leadership does not move with every sync. A disk that
+fails or is full passes: other modules handle that.
 
-Must not know: partitions, the quorum. Whoever cares sets `on_change`.
+Must not know: partitions, the quorum. Listeners are passed in (`on_change`) or join later.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE = 4
 LOOKS = 4
-"""In the time that a flush may take."""
+"""Looks per time limit."""
 SHORTEST_PAUSE_S = 0.02
 
 
@@ -33,12 +34,15 @@ class DiskWatch:
         last_ended_s: Callable[[float], float],
         limit_ms: Callable[[], int],
         probe: Callable[[], Awaitable[None]],
+        on_change: Callable[[bool], None],
     ) -> None:
-        """`waiting_since_s`: of everything that writes to the disk, when the oldest that is under way began.
-        `last_ended_s`: when one last ended that had taken about so many seconds or more."""
+        """`waiting_since_s`: for each writer to the disk, when its oldest flush under way began. `last_ended_s`: when a
+        flush last ended that had taken about this many seconds or more. `on_change`: called when the disk hangs and
+        when it answers again.
+        """
         self._loop = loop
         self.directory = directory
-        self.waiting_since_s = list(waiting_since_s)
+        self._waiting_since_s = list(waiting_since_s)
         self._last_ended_s = last_ended_s
         self._limit_ms = limit_ms
         self._probe = probe
@@ -47,10 +51,21 @@ class DiskWatch:
         self._hung_since_s = 0.0
         self.is_hung = False
         self.times_hung = 0
-        self.on_change: list[Callable[[bool], None]] = []
+        self._on_change = [on_change]
+        self._hang = asyncio.Event()
 
     def start(self) -> None:
         self._timer = self._loop.call_later(max(self._limit_s / LOOKS, SHORTEST_PAUSE_S), self._tick)
+
+    def join(self, waiting_since_s: Callable[[], float | None], on_change: Callable[[bool], None]) -> bool:
+        """Add another writer to the disk and its listener. Returns whether the disk hangs now."""
+        self._waiting_since_s.append(waiting_since_s)
+        self._on_change.append(on_change)
+        return self.is_hung
+
+    async def hangs(self) -> None:
+        """Returns when the disk hangs."""
+        await self._hang.wait()
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -64,8 +79,8 @@ class DiskWatch:
 
     @property
     def waited_s(self) -> float:
-        """For the oldest flush that is under way."""
-        since_s = [found for ask in self.waiting_since_s if (found := ask()) is not None]
+        """How long the oldest flush under way has taken so far."""
+        since_s = [found for ask in self._waiting_since_s if (found := ask()) is not None]
         return self._loop.time() - min(since_s) if since_s else 0.0
 
     def _tick(self) -> None:
@@ -84,6 +99,7 @@ class DiskWatch:
 
     def _begin(self, waited_s: float) -> None:
         self.is_hung = True
+        self._hang.set()
         self.times_hung += 1
         self._hung_since_s = self._loop.time() - waited_s
         log.critical(
@@ -105,6 +121,7 @@ class DiskWatch:
 
     def _end(self) -> None:
         self.is_hung = False
+        self._hang.clear()
         log.warning(
             "the disk under %s answers again after %.1f s: this broker catches up and may lead again",
             self.directory,
@@ -113,7 +130,7 @@ class DiskWatch:
         self._tell()
 
     def _tell(self) -> None:
-        for tell in self.on_change:
+        for tell in self._on_change:
             tell(self.is_hung)
 
     def _tried(self, task: asyncio.Task[None]) -> None:

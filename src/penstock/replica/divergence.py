@@ -1,8 +1,8 @@
-"""Making a follower's log agree with its leader's: where the two part, and the cut, in an order that survives a crash.
+"""Makes a follower's log agree with its leader's: finds where the logs diverge and truncates in a crash-safe order.
 
-A recovery point above the cut must be gone from the disk first: recovery would take what is appended behind the cut
-for stable, and would not look at it. The cut begins in the turn in which that is done, and a worker does it
-(`storage.cut`): until it has ended the log is nobody else's, and what the metadata says of the partition waits.
+A recovery point above the truncation offset must be removed from the disk first. Otherwise recovery would treat later
+appends as stable and would not check them. The cut begins in the turn in which that is done, and a worker does it
+(`storage.cut`). Until the cut has ended nothing else uses the log, and metadata changes of the partition wait.
 
 Must not know: connections, sessions, how the leader was asked.
 """
@@ -25,11 +25,11 @@ from penstock.storage.cut import Cut
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-MOST_TRIES = 3  # to begin a cut without a wait for the disk
+MOST_TRIES = 3  # to begin a cut without waiting for the disk
 
 
 class Bounds(NamedTuple):
-    """Of the leader's log."""
+    """The start and end of the leader's log."""
 
     start_offset: int
     end_offset: int
@@ -37,23 +37,27 @@ class Bounds(NamedTuple):
 
 class RecoveryPoints(Protocol):
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
-        """A cut takes the batch that holds the offset as a whole, and a gap before it: the log ends here or later."""
+        """Where the log ends at the earliest. A cut removes the whole batch that holds the offset, and a gap
+        before it.
+        """
         ...
 
     async def deletion_ended(self, partition: Partition) -> None:
-        """No old segments of its log are being deleted: a cut waits for that."""
+        """Wait until no old segments of its log are being deleted: a cut must not overlap with that."""
         ...
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """What is on disk is at most `offset` when this returns, and nobody raises it before the caller acts."""
+        """The recovery point on disk is at most `offset` when this returns, and is not raised before the caller
+        acts.
+        """
         ...
 
     async def persist_offsets(self) -> None:
-        """Where logs start, among others, is on the disk as of now."""
+        """Write the current log start offsets and the other checkpoint files to the disk."""
         ...
 
     def start_over(self, partition: Partition) -> Cut:
-        """An empty log in place of one that could not be opened: that is begun."""
+        """Begin to replace a log that could not be opened with an empty one."""
         ...
 
     @property
@@ -61,10 +65,12 @@ class RecoveryPoints(Protocol):
 
 
 def truncation_point(partition: Partition, epoch: int, end_offset: int) -> int:
-    """Where the log parts from the leader's, whose largest epoch up to ours is `epoch` and ends at `end_offset`."""
+    """Where this log diverges from the leader's. `epoch` is the leader's largest epoch up to ours; it ends at
+    `end_offset`.
+    """
     owner = partition.log
     end = owner.log_end_offset
-    if end_offset < 0:  # the leader knows nothing of our epochs
+    if end_offset < 0:  # the leader knows none of our epochs
         return min(partition.high_watermark, end)
     if epoch >= 0:
         own_epoch, own_end = owner.epochs.end_offset_for(epoch, end)
@@ -74,15 +80,15 @@ def truncation_point(partition: Partition, epoch: int, end_offset: int) -> int:
 
 
 def begin_cut_to_epoch(partition: Partition, epoch: int, end_offset: int, *, may_wait: bool = True) -> Cut | None:
-    """Cut what the leader does not have."""
+    """Cut the part of the log that the leader does not have."""
     return partition.begin_cut(truncation_point(partition, epoch, end_offset), may_wait=may_wait)
 
 
 def batch_around_start(partition: Partition, data: Buffer) -> bytes | None:
-    """The first batch that a fetch brought, if the empty log here begins in the middle of it. CorruptBatch.
+    """Return the first fetched batch if the start of the empty local log lies inside it. Raises CorruptBatch.
 
-    The leader's records were deleted up to there: the batch comes whole, and so does its beginning. Not for
-    `Partition.append_fetched`, as the log's file bears the name of its first batch: see `begin_below`.
+    The leader's records were deleted up to that offset, but it sends the batch whole. `Partition.append_fetched` cannot
+    take it, because a segment file is named after its first batch: see `begin_below`.
     """
     owner = partition.log
     if owner.log_start_offset != owner.log_end_offset or len(data) < HEADER_SIZE:
@@ -99,8 +105,9 @@ def batch_around_start(partition: Partition, data: Buffer) -> bytes | None:
 
 
 def begin_below(partition: Partition, batch: bytes, leader_epoch: int, now_ms: int) -> Cut | None:
-    """With a `batch_around_start` that the leader of `leader_epoch` sent: the log has it when the cut has ended, before
-    anything that the metadata says counts. None: log or leader are others by now."""
+    """Begin the log with a `batch_around_start` from the leader of `leader_epoch`. The log has the batch when the cut
+    has ended, before metadata changes apply. None: the log or the leader has changed meanwhile.
+    """
     if leader_epoch != partition.leader_epoch or not partition.log.begins_inside(read_header(batch)):
         return None
     return partition.begin_below(batch, now_ms)
@@ -120,9 +127,10 @@ class Recovering:
         return self._points.set_aside
 
     async def truncate_to_leader(self, partition: Partition, epoch: int, end_offset: int) -> None:
-        """The leader's log has `epoch`, the largest up to our last one, up to `end_offset`, and nothing of ours beyond.
+        """The leader's log has `epoch`, its largest epoch up to our last one, up to `end_offset`; the rest of ours
+        goes.
 
-        It may be an epoch that we never saw; then the next fetch finds out whether this was enough.
+        We may never have seen that epoch; then the next fetch finds out whether this was enough.
         """
         owner = partition.log
         cut = truncation_point(partition, epoch, end_offset)
@@ -142,7 +150,7 @@ class Recovering:
         )
 
     async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
-        """Our end lies outside of the leader's log."""
+        """Our log end lies outside of the leader's log."""
         own_end = partition.log.log_end_offset
         if bounds.end_offset < own_end:
             log.warning("%r: cut from offset %d to the leader's end %d", partition, own_end, bounds.end_offset)
@@ -157,7 +165,7 @@ class Recovering:
             await self.start_anew(partition, bounds.start_offset)
 
     async def start_anew(self, partition: Partition, offset: int) -> None:
-        """Drop everything; the next batch gets `offset`."""
+        """Drop the whole log; the next batch gets `offset`."""
         await self._cut(
             partition,
             lambda: min(offset, partition.log.log_start_offset),
@@ -166,10 +174,10 @@ class Recovering:
         )
 
     async def begin_below(self, partition: Partition, batch: bytes, now_ms: int) -> None:
-        """The empty log begins in the middle of this batch of its leader's (`batch_around_start`).
+        """The start of the empty log lies inside this batch of the leader (`batch_around_start`).
 
-        The name of its file does not say any more where it starts: that is on the disk before, and a crash in between
-        leaves an empty log that starts where it did.
+        The file name will no longer give the log start, so the log start is written to the disk first. A crash in
+        between leaves an empty log with the same start.
         """
         base_offset, leader_epoch = read_header(batch).base_offset, partition.leader_epoch
         await self._points.persist_offsets()
@@ -181,14 +189,14 @@ class Recovering:
         )
 
     async def start_over(self, partition: Partition) -> None:
-        """Nothing of it can be read any more; its files are out of the way."""
+        """The log is unreadable and its files were moved out of the way: start with an empty log."""
         await self._cut(partition, lambda: 0, lambda _: self._points.start_over(partition), is_whole=True)
 
     async def cut_at(self, partition: Partition, offset: int) -> None:
         await self._cut(partition, lambda: offset, lambda may_wait: partition.begin_cut(offset, may_wait=may_wait))
 
     async def settled(self) -> None:
-        """No cut is under way any more. This node stops: one that is put off is left to recovery."""
+        """Wait until no cut is under way. This node stops: a postponed cut is left to recovery."""
         self._is_stopping = True
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
@@ -201,9 +209,9 @@ class Recovering:
         *,
         is_whole: bool = False,
     ) -> None:
-        """The log will end at `end()`, or where its batch begins. `is_whole`: none of its batches stays.
+        """The log will end at `end()`, or at the start of the batch there. `is_whole`: none of its batches stays.
 
-        `begin` is told whether it may wait for the disk.
+        `begin` is passed whether it may wait for the disk.
         """
         leader_epoch = partition.leader_epoch
         tries = 0
@@ -212,24 +220,24 @@ class Recovering:
                 await asyncio.wait([other])
             await self._points.deletion_ended(partition)
             keep = end() if is_whole else await self._points.least_end_after_cut(partition, end())
-            # In any case: a checkpoint under way may be about to write a higher one.
+            # Always lowered: a checkpoint under way may be about to write a higher one.
             await self._points.lower_recovery_point(partition, keep)
             if partition.leader_epoch != leader_epoch or partition.is_leader or partition.is_deleted:
-                return  # others decide about this log now
+                return  # the role has changed: this cut no longer applies
             if partition in self._under_way:
                 continue
-            if partition.log.is_deleting:  # begun meanwhile; or its worker is gone, as this node stops
+            if partition.log.is_deleting:  # a deletion began meanwhile, or its worker ended because this node stops
                 await asyncio.sleep(0)
                 continue
             try:
                 cut = begin(tries == MOST_TRIES)
-            except NotCached:  # by now: memory is short, or segments were replaced
+            except NotCached:  # memory is short, or segments were replaced meanwhile
                 tries += 1
                 continue
             break
         if cut is not None:
             self.truncations += 1
-            # On its own: who asked for it may be cancelled, and the worker is not.
+            # A task of its own: the caller may be cancelled, but the worker is not.
             task = self._under_way[partition] = self._loop.create_task(self._finish(partition, cut))
             task.add_done_callback(lambda _: self._under_way.pop(partition, None))
             await asyncio.shield(task)
@@ -241,5 +249,5 @@ class Recovering:
         while cut.put_off_by is not None and not self._is_stopping:
             await asyncio.sleep(RETRY_S)
             await self._workers.run(cut.run)
-        # Only when the worker is done with the files; else the log stays as it is, and nobody uses it.
+        # Only when the worker is done with the files. Until then the log stays as it is and is not used.
         partition.end_cut(cut)

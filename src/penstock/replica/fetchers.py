@@ -1,8 +1,8 @@
-"""Everything this broker follows: a fetcher for every leader, and each partition with the right one.
+"""All replica fetchers of this broker: one for each leader, and each partition with the right one.
 
-The metadata says who leads; `role_changed` puts a partition where it belongs, at once, in every new leader epoch. A
-leader of whom nothing is followed any more is not talked to. Must not know: the image, the controller, how partitions
-come and go.
+The metadata names the leader. `role_changed` moves a partition to the right fetcher at once, in every new leader epoch.
+The connection to a leader closes when no partition follows it any more. Must not know: the image, the controller, how
+partitions come and go.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Protocol
 
 from penstock.broker_link.introduction import PeerIdentity
 from penstock.config.broker import BrokerConfig
+from penstock.core.partition.following import Hold, Input
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Running(Protocol):
-    """`cluster.running_config.RunningConfig`, of which this needs the settings of now."""
+    """The part of `cluster.running_config.RunningConfig` used here: the current settings."""
 
     current: BrokerConfig
 
@@ -60,7 +61,7 @@ class ReplicaFetchers:
         self.by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[Partition, int] = {}
         self._stopping: list[ReplicaFetcher] = []
-        self._earlier_bytes_fetched = 0  # by fetchers that are no more
+        self._earlier_bytes_fetched = 0  # by fetchers that have stopped
         self._earlier_errors = 0
         self._earlier_reconnects = 0
         self._is_stopped = False
@@ -73,10 +74,9 @@ class ReplicaFetchers:
         return config
 
     def role_changed(self, partition: Partition) -> None:
-        """It is led by somebody else now, or in another epoch, or here, or by nobody, or it is gone."""
+        """The leader or leader epoch of the partition changed, or the partition is gone."""
         if self._is_stopped:
             return
-        partition.when_damaged = self.repairs.found
         leader = partition.leader
         follows = leader >= 0 and not partition.is_leader and not partition.is_deleted and leader != self.node_id
         before = self._leader_of.get(partition)
@@ -97,7 +97,7 @@ class ReplicaFetchers:
         self.withdrawals.look_at(partition)
 
     def _sweep_soon(self) -> None:
-        """After all changes of this turn: most partitions move on to a leader that is followed already."""
+        """Runs after all changes of this turn: most partitions move to a leader that is already followed."""
         if not self._is_sweep_due:
             self._is_sweep_due = True
             self._loop.call_soon(self._sweep)
@@ -117,32 +117,33 @@ class ReplicaFetchers:
         self.repairs.found(partition, path)
 
     def hold(self, partition: Partition) -> None:
-        """It is damaged: ask nothing for it until `release`."""
+        """The partition is damaged: stop fetching it until `release`."""
         followed = self._followed(partition)
         if followed is not None:
-            self.by_leader[self._leader_of[partition]].session.hold(followed, is_damaged=True)
+            self.by_leader[self._leader_of[partition]].session.meet(followed, Input.DAMAGED)
+
+    def release(self, partition: Partition) -> None:
+        """The partition is repaired, or needed as it is."""
+        followed = self._followed(partition)
+        if followed is not None:
+            self.by_leader[self._leader_of[partition]].let_go(followed, Input.MENDED)
 
     def withdraw(self, partition: Partition) -> None:
-        """Its log cannot be used: ask nothing for it until `take_up`."""
+        """The log cannot be used: stop fetching it until `take_up`. Cheap to repeat."""
         followed = self._followed(partition)
-        if followed is not None and not followed.is_withdrawn:
-            self.by_leader[self._leader_of[partition]].session.hold(followed, is_withdrawn=True)
+        if followed is not None and Hold.WITHDRAWN not in followed.holds:
+            self.by_leader[self._leader_of[partition]].session.meet(followed, Input.WITHDRAWN)
 
     def take_up(self, partition: Partition) -> None:
-        """Its log can be used again."""
+        """The log can be used again. Cheap to repeat."""
         followed = self._followed(partition)
-        if followed is not None and followed.is_withdrawn:
-            self.by_leader[self._leader_of[partition]].release(followed, is_withdrawn=True)
+        if followed is not None and Hold.WITHDRAWN in followed.holds:
+            self.by_leader[self._leader_of[partition]].let_go(followed, Input.TAKEN_UP)
 
     def disown(self, partition: Partition, offset: int) -> None:
         followed = self._followed(partition)
         if followed is not None:
             self.by_leader[self._leader_of[partition]].claims.disown(followed, offset)
-
-    def release(self, partition: Partition) -> None:
-        followed = self._followed(partition)
-        if followed is not None:
-            self.by_leader[self._leader_of[partition]].release(followed, is_damaged=True)
 
     async def leaders_batches(self, partition: Partition, offset: int) -> bytes:
         return await self._fetcher_of(partition).ask_batches(partition, offset)
@@ -187,7 +188,7 @@ class ReplicaFetchers:
         return self._earlier_reconnects + sum(fetcher.link.reconnects for fetcher in self.by_leader.values())
 
     def lags(self) -> Iterator[tuple[Partition, int]]:
-        """Each followed partition and how many committed records of its leader are not here."""
+        """Each followed partition, and how many committed records of its leader are missing here."""
         for fetcher in self.by_leader.values():
             for followed in fetcher.session.followed.values():
                 yield followed.partition, followed.lag

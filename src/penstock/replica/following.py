@@ -1,20 +1,21 @@
-"""What a follower asks of one leader: the partitions, where each stands, and the fetch session (KIP-227).
+"""What a follower fetches from one leader: the partitions, the state of each, and the fetch session (KIP-227).
 
-Decides what the next fetch says; sends nothing, appends nothing, and is told what time it is. A session remembers at
-the leader what was asked, so a request names only what changed, and thousands of idle partitions cost nothing.
+Builds the next fetch request. Sends nothing and appends nothing; time is an argument. The leader remembers the session,
+so a request names only changed partitions, and thousands of idle partitions cost nothing.
+
+Each partition is in one state; `core.partition.following` has the table. The session keeps ordered views of these
+states for the next request. Only `meet` and `delay` change them.
 
 Invariants
-- One fetch is under way at a time; what its answer says of a partition counts only if the partition still is as it
-  was when asked (`FollowedPartition.is_as_asked`).
-- A partition that waits (an error, its throttle, a truncation) is not in the session: the leader would answer for it
-  at once, again and again.
-- A partition is `is_matched` once a fetch of this leader epoch over this connection was answered without divergence:
-  before that, nothing of it may be acknowledged, as its end may be another leader's.
+- One fetch is under way at a time. Its answer for a partition counts only if the partition has not changed since the
+  request (`FollowedPartition.is_as_asked`).
+- A partition that is held or delayed is not in the session.
 """
 
 from __future__ import annotations
 
 from penstock.config.broker import BrokerConfig
+from penstock.core.partition.following import DELAYED_STATES, QUIET, Followed, Input, State
 from penstock.replica.partition import Partition
 from penstock.replica.throttle import ReplicationQuota, is_throttled
 from penstock.wire.messages.fetch import (
@@ -29,56 +30,30 @@ from penstock.wire.messages.fetch import (
 NO_SESSION = 0
 FULL_FETCH_EPOCH = 0
 MAX_SESSION_EPOCH = 0x7FFFFFFF
-LONGEST_THROTTLE_S = 1.0  # then it looks again: the rate may have changed
+LONGEST_THROTTLE_S = 1.0  # then the fetcher checks again: the rate may have changed
 
 
-class FollowedPartition:
-    __slots__ = (
-        "acknowledged_offset",
-        "asked_epoch",
-        "asked_offset",
-        "failures",
-        "is_being_fitted",
-        "is_damaged",
-        "is_in_session",
-        "is_matched",
-        "is_throttled",
-        "is_withdrawn",
-        "lag",
-        "last_error",
-        "partition",
-    )
+class FollowedPartition(Followed):
+    __slots__ = ("failures", "is_in_session", "is_throttled", "lag", "last_error", "partition")
 
     def __init__(self, partition: Partition) -> None:
+        super().__init__()
         self.partition = partition
-        self.asked_offset = -1
-        self.asked_epoch = -1
-        self.is_in_session = False
-        self.is_matched = False
-        self.is_being_fitted = False  # truncated, or the leader's bounds are being asked for
-        self.is_damaged = False  # not asked for before `replica.repair` is done with it
-        self.is_withdrawn = False  # nor while its log cannot be used (`replica.withdrawal`)
-        self.is_throttled = False
-        self.acknowledged_offset = -1
+        self.is_in_session = False  # in the leader's session, as far as the leader knows
+        self.is_throttled = False  # its fetched bytes count against the quota
         self.failures = 0  # in a row
         self.last_error = ""
-        self.lag = 0  # records of the leader's high watermark that are not here, as in Kafka
+        self.lag = 0  # records below the leader's high watermark that are missing here, as in Kafka
 
     @property
     def key(self) -> tuple[bytes, int]:
         return self.partition.topic_id, self.partition.index
 
     @property
-    def is_busy(self) -> bool:
-        return self.is_being_fitted or self.is_damaged or self.is_withdrawn
-
-    @property
     def is_as_asked(self) -> bool:
         partition = self.partition
         return (
-            not self.is_busy
-            and self.asked_epoch == partition.leader_epoch
-            and self.asked_offset == partition.log.log_end_offset
+            self.counts(partition.leader_epoch, partition.log.log_end_offset)
             and not partition.is_leader
             and not partition.is_deleted
         )
@@ -91,33 +66,35 @@ class FollowerSession:
         self.followed: dict[tuple[bytes, int], FollowedPartition] = {}
         self._id = NO_SESSION
         self._epoch = FULL_FETCH_EPOCH
-        self._changed: dict[FollowedPartition, None] = {}
-        self._delayed: dict[FollowedPartition, float] = {}  # until when, monotonic seconds
-        self._throttled: dict[FollowedPartition, None] = {}  # of those in the session
-        self._forgotten: dict[tuple[bytes, int], None] = {}
-        self._to_match: dict[FollowedPartition, None] = {}  # in the fetch under way
+        # Views of `followed`, each in insertion order.
+        self._changed: dict[FollowedPartition, None] = {}  # the next request carries their fetch offsets
+        self._delayed: dict[FollowedPartition, float] = {}  # the deadline in monotonic seconds
+        self._matching: dict[FollowedPartition, None] = {}
+        self._throttled: dict[FollowedPartition, None] = {}  # partitions in the session that are throttled
+        self._forgotten: dict[tuple[bytes, int], None] = {}  # unfollowed, but still in the session
 
     # -- which partitions -----------------------------------------------------------------------------------------
 
     def follow(self, partition: Partition) -> FollowedPartition:
-        """Also for a partition that is followed already: in a new epoch it starts from scratch, at once."""
+        """Also for a partition that is already followed: in a new epoch it starts from scratch, at once."""
         known = self.followed.get((partition.topic_id, partition.index))
         if known is not None and known.partition is partition:
-            is_same_epoch = known.asked_epoch == partition.leader_epoch
-            if is_same_epoch and known.is_in_session and not known.is_throttled and known not in self._changed:
-                return known  # other replicas have come or gone, which is nothing to tell the leader
+            met = known.assigned(partition.leader_epoch)
+            is_as_told = known.is_in_session and not known.is_throttled and known not in self._changed
+            if met is Input.ASSIGNED_AGAIN and is_as_told:
+                return known  # only other replicas changed: the leader needs no request for that
             known.failures = 0
-            known.is_matched = known.is_matched and is_same_epoch
-            self._delayed.pop(known, None)
-            self._changed[known] = None
+            self.meet(known, met)
             return known
         followed = FollowedPartition(partition)
-        if known is not None:  # of a topic id and index made anew: a log of its own
+        if known is not None:  # the topic id and index were created again, with a new log
             self._drop(known)
             followed.is_in_session = known.is_in_session
+        elif followed.key in self._forgotten:
+            del self._forgotten[followed.key]
+            followed.is_in_session = True
         self.followed[followed.key] = followed
         self._changed[followed] = None
-        self._forgotten.pop(followed.key, None)
         return followed
 
     def unfollow(self, topic_id: bytes, index: int) -> None:
@@ -128,43 +105,31 @@ class FollowerSession:
                 self._forgotten[followed.key] = None
 
     def _drop(self, followed: FollowedPartition) -> None:
-        for group in (self._changed, self._delayed, self._throttled, self._to_match):
-            group.pop(followed, None)
+        self.meet(followed, Input.UNASSIGNED)
+        self._changed.pop(followed, None)
+        self._throttled.pop(followed, None)
 
-    def changed(self, followed: FollowedPartition) -> None:
-        """The next request says where it stands now."""
-        if self.followed.get(followed.key) is followed:  # not of one whose place another has taken
+    def meet(self, followed: FollowedPartition, met: Input) -> None:
+        before = followed.state
+        state = followed.meet(met)
+        if state is not before:
+            if state is State.MATCHING:
+                self._matching[followed] = None
+            elif before is State.MATCHING:
+                del self._matching[followed]
+            if before in DELAYED_STATES and state not in DELAYED_STATES:
+                del self._delayed[followed]
+        if met not in QUIET and state is not State.GONE:
             self._changed[followed] = None
 
-    def delay(self, followed: FollowedPartition, until_s: float) -> None:
-        self._to_match.pop(followed, None)
-        if self.followed.get(followed.key) is followed:
+    def delay(self, followed: FollowedPartition, met: Input, until_s: float) -> None:
+        """`met` is the reason."""
+        self.meet(followed, met)
+        if followed.state is not State.GONE:
             self._delayed[followed] = until_s
-            self._changed[followed] = None
-
-    def hold(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
-        """Ask nothing for it until `release` for the same reason."""
-        if is_damaged:
-            followed.is_damaged = True
-        elif is_withdrawn:
-            followed.is_withdrawn = True
-        else:
-            followed.is_being_fitted = True
-        followed.is_matched = False
-        self._to_match.pop(followed, None)
-        self.changed(followed)
-
-    def release(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
-        if is_damaged:
-            followed.is_damaged = False
-        elif is_withdrawn:
-            followed.is_withdrawn = False
-        else:
-            followed.is_being_fitted = False
-        self.changed(followed)
 
     def next_wakeup_s(self) -> float | None:
-        """When a partition that waits is due, in monotonic seconds."""
+        """When a delayed partition is due, in monotonic seconds."""
         return min(self._delayed.values(), default=None)
 
     @property
@@ -174,16 +139,15 @@ class FollowerSession:
     # -- the fetch under way --------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """The connection is new, or the leader has forgotten the session: everything is said again."""
+        """The connection is new, or the leader has lost the session: the next fetch is a full one."""
         self._id, self._epoch = NO_SESSION, FULL_FETCH_EPOCH
         self._forgotten.clear()
-        self._to_match.clear()
         for followed in self.followed.values():
-            followed.is_in_session = followed.is_matched = False
-            self._changed[followed] = None
+            followed.is_in_session = False
+            self.meet(followed, Input.SESSION_LOST)
 
     def next_request(self, config: BrokerConfig, broker_epoch: int, now_s: float) -> FetchRequest | None:
-        """None: nothing to ask for now."""
+        """None: there is nothing to fetch now."""
         self._delay_throttled(now_s)
         self._admit_due(now_s)
         topics: dict[bytes, FetchTopic] = {}
@@ -194,7 +158,7 @@ class FollowerSession:
         for followed in self.followed.values() if is_full else self._changed:
             partition = followed.partition
             topic_id = partition.topic_id
-            if followed.is_busy or followed in self._delayed:
+            if followed.is_waiting:
                 if followed.is_in_session:
                     followed.is_in_session = False
                     self._throttled.pop(followed, None)
@@ -207,7 +171,7 @@ class FollowerSession:
         self._changed.clear()
         self._forgotten.clear()
         if not is_full and not topics and not any(followed.is_in_session for followed in self.followed.values()):
-            self._id, self._epoch = NO_SESSION, FULL_FETCH_EPOCH  # an empty session is not worth asking for
+            self._id, self._epoch = NO_SESSION, FULL_FETCH_EPOCH  # an empty session needs no request
             return None
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
@@ -223,13 +187,11 @@ class FollowerSession:
     def _ask(self, followed: FollowedPartition, max_bytes: int) -> FetchPartition:
         partition = followed.partition
         owner = partition.log
-        followed.asked_offset = owner.log_end_offset
-        followed.asked_epoch = partition.leader_epoch
+        followed.ask(partition.leader_epoch, owner.log_end_offset)
+        self.meet(followed, Input.NAMED)
         followed.is_in_session = True
         if followed.is_throttled:
             self._throttled[followed] = None
-        if not followed.is_matched:
-            self._to_match[followed] = None
         return FetchPartition(
             partition=partition.index,
             current_leader_epoch=partition.leader_epoch,
@@ -242,11 +204,10 @@ class FollowerSession:
     def _admit_due(self, now_s: float) -> None:
         if self._delayed:
             for followed in [followed for followed, until_s in self._delayed.items() if until_s <= now_s]:
-                del self._delayed[followed]
-                self._changed[followed] = None
+                self.meet(followed, Input.DELAY_OVER)
 
     def _delay_throttled(self, now_s: float) -> None:
-        """Whoever may be throttled is asked about when its place in the session is looked at anyway."""
+        """The throttle of a partition is checked only when its place in the session changes."""
         for followed in self._changed:
             partition = followed.partition
             followed.is_throttled = self._node_id not in partition.isr and is_throttled(
@@ -259,14 +220,14 @@ class FollowerSession:
             until_s = now_s + min(wait_s, LONGEST_THROTTLE_S)
             for followed in [*self._throttled, *(changed for changed in self._changed if changed.is_throttled)]:
                 if followed not in self._delayed:
-                    self.delay(followed, until_s)
+                    self.delay(followed, Input.THROTTLED, until_s)
 
     def _max_wait_ms(self, config: BrokerConfig, now_s: float) -> int:
-        """The leader holds the fetch until there is news, but not beyond the moment when there is more to ask.
+        """The leader parks the fetch until it has data, but not beyond the moment when there is more to request.
 
-        Nor at all where the answer is what allows an acknowledgement.
+        It does not park the fetch at all if an acknowledgement depends on the answer.
         """
-        if any(followed.partition.is_durable for followed in self._to_match):
+        if any(followed.partition.is_durable for followed in self._matching):
             return 0
         wakeup_s = self.next_wakeup_s()
         if wakeup_s is None:
@@ -274,7 +235,7 @@ class FollowerSession:
         return max(1, min(config.replica_fetch_wait_max_ms, round((wakeup_s - now_s) * 1000)))
 
     def answered(self, response: FetchResponse) -> None:
-        """A fetch was answered, without an error of the whole: the session goes on."""
+        """A fetch was answered without a top-level error: the session continues."""
         if response.session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, FULL_FETCH_EPOCH
         elif self._epoch == FULL_FETCH_EPOCH:
@@ -283,18 +244,16 @@ class FollowerSession:
             self._epoch = 1 if self._epoch == MAX_SESSION_EPOCH else self._epoch + 1
 
     def take_matched(self) -> list[FollowedPartition]:
-        """After the answer was looked at: those whose log is now known to be the leader's, as far as it goes."""
-        if not self._to_match:
+        """Call after handling an answer. Returns the partitions whose log is now known to match the leader's."""
+        if not self._matching:
             return []
-        # What came with the answer was appended behind what was asked from, so the offset has moved on rightly.
-        matched = [
-            followed
-            for followed in self._to_match
-            if not followed.is_busy
-            and followed.asked_epoch == followed.partition.leader_epoch
-            and not followed.partition.is_leader
-        ]
-        self._to_match.clear()
-        for followed in matched:
-            followed.is_matched = True
+        # Records of the answer were appended behind the fetch offset, so it is right that the end offset has moved on.
+        matched = []
+        for followed in list(self._matching):
+            partition = followed.partition
+            if followed.asked_epoch == partition.leader_epoch and not partition.is_leader:
+                self.meet(followed, Input.AGREED)
+                matched.append(followed)
+            else:
+                self.meet(followed, Input.NOT_AGREED)
         return matched

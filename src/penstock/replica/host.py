@@ -1,12 +1,13 @@
-"""What all partitions of one broker share: who it is, whom it may count on, and whether it may still lead.
+"""What all partitions of one broker share: its identity, its lease, the other brokers' epochs, and the listener.
 
-Filled in by whoever composes the broker. Alone, a broker counts on nobody and leads for ever.
+While logs are being opened, partitions send no events. The later listener (`HostedPartitions.follow`) visits each of
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.ports.clock import Clock
 
@@ -14,60 +15,97 @@ if TYPE_CHECKING:
     from penstock.replica.partition import Partition
 
 
-def _nobody(broker_id: int) -> int | None:
-    return None
+class PartitionEvents(Protocol):
+    """Events that partitions report to the broker that hosts them."""
+
+    def role_changed(self, partition: Partition) -> None:
+        """The partition was added, deleted (`is_deleted`), updated by metadata, or has a usable log again."""
+        ...
+
+    def isr_proposed(self, partition: Partition) -> None:
+        """The partition leads here and has a pending ISR change."""
+        ...
+
+    def log_unusable(self, partition: Partition) -> None:
+        """Its log is offline or its disk hangs. Reported repeatedly."""
+        ...
+
+    def append_failed(self, partition: Partition) -> None:
+        """The partition leads here and could not store a batch, because of a full disk for example. Reported
+        repeatedly.
+        """
+        ...
+
+    def damage_found(self, partition: Partition, path: str | None) -> None:
+        """In the segment at `path`; None: the segment is unknown. Reported repeatedly."""
+        ...
 
 
-def _unheard(partition: Partition) -> None:
-    """Without a controller the in-sync replicas, and leaders, stay as they are."""
+class Unheard:
+    """`PartitionEvents` that are ignored: the ISR and leaders stay as they are."""
+
+    def role_changed(self, partition: Partition) -> None: ...
+
+    def isr_proposed(self, partition: Partition) -> None: ...
+
+    def log_unusable(self, partition: Partition) -> None: ...
+
+    def append_failed(self, partition: Partition) -> None: ...
+
+    def damage_found(self, partition: Partition, path: str | None) -> None: ...
+
+
+class Standing(NamedTuple):
+    """This broker's standing in its cluster."""
+
+    broker_epoch: Callable[[], int]
+    lease: Callable[[], bool] | None
+    """Whether this broker may still lead; None: always."""
 
 
 class Host:
     __slots__ = (
         "_clock",
         "broker_epoch_of",
+        "events",
         "is_disk_hung",
         "isr_expands",
         "isr_shrinks",
         "lag_time_max_ms",
         "lease",
+        "log_start_moved",
         "node_id",
-        "on_append_failed",
-        "on_log_start",
-        "on_offline",
-        "on_told",
         "own_broker_epoch",
-        "propose_isr",
     )
 
-    def __init__(self, node_id: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        clock: Clock,
+        standing: Standing,
+        broker_epoch_of: Callable[[int], int | None],
+        lag_time_max_ms: int,
+        log_start_moved: Callable[[Partition], None],
+    ) -> None:
+        """`broker_epoch_of`: the epoch of a broker that may join an ISR; None if it is unknown, fenced or shutting
+        down. `log_start_moved`: called for a follower whose log start has moved with its leader's.
+        """
         self.node_id = node_id
         self._clock = clock
-        self.lag_time_max_ms = 30_000
+        self.own_broker_epoch, self.lease = standing
+        self.broker_epoch_of = broker_epoch_of
+        self.lag_time_max_ms = lag_time_max_ms
+        self.log_start_moved = log_start_moved
+        self.events: PartitionEvents = Unheard()
         self.isr_shrinks = self.isr_expands = 0
         self.is_disk_hung = False
-        """Flushes do not end: what is taken in here cannot be counted on (`replica.disk_watch`)."""
-        self.lease: Callable[[], bool] | None = None
-        """Whether this broker may still lead; None: always. To be set before the first partition leads."""
-        self.own_broker_epoch: Callable[[], int] = lambda: -1
-        self.broker_epoch_of: Callable[[int], int | None] = _nobody
-        """The epoch of a broker that may join an ISR; None if it is unknown, fenced or shutting down."""
-        self.propose_isr: Callable[[Partition], None] = _unheard
-        """Told of a partition with a pending change of its in-sync replicas."""
-        self.on_offline: Callable[[Partition], None] = _unheard
-        """Told, repeatedly, of a partition whose log is offline or whose disk hangs."""
-        self.on_told: Callable[[Partition], None] = _unheard
-        """Told of a partition that hears late, after a cut of its log, what the metadata says of it."""
-        self.on_log_start: Callable[[Partition], None] = _unheard
-        """Told of a follower whose log start has moved as its leader's did."""
-        self.on_append_failed: Callable[[Partition], None] = _unheard
-        """Told, repeatedly, of a partition that leads here and could not store what it was sent: a full disk, say."""
+        """Flushes do not end: new appends here cannot be counted on (`replica.disk_watch`)."""
 
     def count_isr_change(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
-        """Of a partition that leads here."""
+        """For a partition that leads here."""
         self.isr_shrinks += any(one not in after for one in before)
         self.isr_expands += any(one not in before for one in after)
 
     def now_ms(self) -> int:
-        """For lags, which must not jump when somebody sets the wall clock."""
+        """For lags, which must not jump when the wall clock is set."""
         return int(self._clock.monotonic() * 1000)

@@ -1,11 +1,11 @@
-"""All partitions of this broker: opened at start, made and unmade as the metadata says.
+"""All partitions of this broker: opened at start, added and removed as the metadata says.
 
-Lookups are plain dictionaries of lists, because produce and fetch go through them for
-every partition of every request; where a partition has no replica here the list holds None.
-Files are the business of `log_directories`, what logs need now and then that of `housekeeping`.
+Lookups are plain dictionaries of lists, because produce and fetch use them for every partition of every request. The
+list holds None where a partition has no replica here. `log_directories` handles the files; `housekeeping` does the
+periodic work on the logs.
 
-Files of a partition that the metadata does not place here are nobody's, but only metadata that
-is current may say so: see `open_all`.
+Files of a partition that the metadata does not place here are stray. Only current metadata may decide that: see
+`open_all`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
-from penstock.replica.host import Host
+from penstock.replica.host import Host, PartitionEvents, Standing
 from penstock.replica.housekeeping import Housekeeping
 from penstock.replica.log_directories import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectories, log_config
 from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
@@ -39,13 +39,13 @@ from penstock.storage.probe import REVIVAL_PROBE, probe
 
 log = logging.getLogger(__name__)
 
-SETTLING_S = 0.1  # between two looks
+SETTLING_S = 0.1  # between two checks
 LACKING = "may lack deletions of keys, and is fetched anew"
 
 
 @dataclass(slots=True)
 class OpeningReport:
-    """What start-up had to do, for the log line a person reads after a crash."""
+    """The work done at start-up, for the log line after a crash."""
 
     partitions: int = 0
     was_clean: bool = True
@@ -56,10 +56,10 @@ class OpeningReport:
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that nobody may use yet."""
+    """A partition that is not usable yet."""
 
     cut: Cut | None
-    """Ends it; None: its log was offline, or is because the disk hangs."""
+    """Ends the hold. None: the log was offline already, or is offline because the disk hangs."""
     since_s: float
     task: asyncio.Task[None]
 
@@ -75,6 +75,7 @@ class HostedPartitions:
         workers: Workers,
         clock: Clock,
         entropy: Entropy,
+        standing: Standing,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -84,22 +85,23 @@ class HostedPartitions:
         self._workers = workers
         self._clock = clock
         self._entropy = entropy
-        self.host = Host(broker.node_id, clock)
-        self.host.lag_time_max_ms = broker.replica_lag_time_max_ms
-        self.host.broker_epoch_of = self._broker_epoch_of
-        self.host.on_told = lambda partition: self.on_role(partition)
         self.by_name: dict[str, list[Partition | None]] = {}
         self.by_id: dict[bytes, list[Partition | None]] = {}
-        self.on_role: Callable[[Partition], None] = lambda _: None
-        """After a partition has come, gone (`is_deleted`), or heard what the metadata says of it."""
         self._offsets = OffsetFiles(disk, directory)
         self._directories = LogDirectories(disk, directory, self._offsets, clock, entropy)
         self.set_aside = SetAside(disk, directory, workers, entropy)
-        self._outdated: list[str] = []  # directories that were set aside, and may go
-        self._holding: dict[Partition, _Held] = {}  # back, until nothing speaks of a former one
-        self._doubtful: dict[Partition, None] = {}  # perhaps of an earlier stay, and kept while nobody leads
+        self._outdated: list[str] = []  # directories that were set aside and may be deleted
+        self._holding: dict[Partition, _Held] = {}  # until no checkpoint lists a former partition
+        self._doubtful: dict[Partition, None] = {}  # the log may be outdated; kept while the partition has no leader
         self.housekeeping = Housekeeping(self, self._offsets, commit, workers, clock)
-        self.host.on_log_start = self.housekeeping.log_start_moved
+        self.host = Host(
+            broker.node_id,
+            clock,
+            standing,
+            self._broker_epoch_of,
+            broker.replica_lag_time_max_ms,
+            self.housekeeping.log_start_moved,
+        )
 
     def _broker_epoch_of(self, broker_id: int) -> int | None:
         broker = self._image.brokers.get(broker_id)
@@ -132,7 +134,7 @@ class HostedPartitions:
         return None if broker is None else broker.rack
 
     def leader_of(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int]:
-        """(leader, leader epoch) by the metadata, also of what is not hosted here; -1 where unknown."""
+        """(leader, leader epoch) in the metadata, also of partitions not hosted here; -1 if unknown."""
         state = self._image.topics_by_id.get(topic_id) or self._image.topics.get(topic)
         if state is None or not 0 <= index < len(state.partitions):
             return -1, -1
@@ -144,17 +146,27 @@ class HostedPartitions:
                 if partition is not None:
                     yield partition
 
-    def use_image(self, image: MetadataImage) -> None:
-        """From now on; the logs were opened by a copy of it."""
+    def follow(
+        self, image: MetadataImage, broker: BrokerConfig, events: PartitionEvents, *, is_disk_hung: bool
+    ) -> None:
+        """Send `events` from now on, and one now for every partition. The logs were opened with a copy of the image,
+        and with settings that may have changed since.
+        """
+        self.host.events = events
+        self.host.is_disk_hung = is_disk_hung
+        if self.broker is not broker:
+            self.broker_config_changed(broker)
         self._image = image
+        for partition in self:
+            events.role_changed(partition)
 
     # -- start and stop -----------------------------------------------------------------
 
     def open_all(self, progress: Callable[[int, int], None], threads: int) -> OpeningReport:
-        """Open every log of the image. Blocks; runs before the loop serves anyone.
+        """Open every log of the image. Blocks; runs before the loop serves requests.
 
-        The image knows of this life's registration (`Membership.join`), and so of all that was decided in earlier ones:
-        directories and checkpoints of partitions that it does not place here are nobody's. They are set aside.
+        The image includes the registration of this incarnation (`Membership.join`), and so all earlier decisions.
+        Directories and checkpoints of partitions that it does not place here are stray and set aside.
         """
         self._directories.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
@@ -173,13 +185,12 @@ class HostedPartitions:
         self._forget_earlier_stays()
         if deleted:
             self._directories.remove(f"{self.directory}/{name}" for name in deleted)
-        for partition in self:
-            self.on_role(partition)
         return report
 
     def _secure_recovered(self, threads: int) -> None:
-        """What a crash left in the page cache may be whole and still not stable. Under the default
-        policy nobody reads such bytes, so they are made stable before anybody is served."""
+        """Bytes that a crash left in the page cache may be whole and still not stable. Under the default policy they
+        are not readable, so they are made stable before the broker serves requests.
+        """
         unstable = [
             partition.log
             for partition in self
@@ -249,7 +260,7 @@ class HostedPartitions:
             config,
             self._commit,
             self.host,
-            # What lies beyond it may differ from what other replicas hold: a sole one has no such doubts.
+            # The log beyond it may differ from other replicas. A sole replica has no such doubt.
             high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
         if is_in_the_way or (report is None and self._offsets.speaks_of_former((topic.name, state.index))):
@@ -260,12 +271,12 @@ class HostedPartitions:
         return partition
 
     def _may_be_of_an_earlier_stay(self, state: PartitionState, config: TopicConfig, known: Log) -> bool:
-        """A replica that was taken from here and given back while this broker was away: nobody kept tombstones for it,
-        and keys that were deleted meanwhile would come back with its log.
+        """Whether the replica was removed from here and added again while this broker was away. No tombstones were kept
+        for it meanwhile, so deleted keys would come back with its log.
 
-        One that is in sync or eligible to lead has fetched since, and others count on it. So has one that holds
-        something of the present leader epoch: whoever is taken off, a new one begins. To be asked only while no leader
-        can have heard of this log: in a new life, or of a leader epoch that is new here.
+        A replica that is in sync or eligible to lead has fetched since, and others count on it. So has a replica with
+        records of the current leader epoch: each removal begins a new one. Call this only while no leader can have
+        heard of this log: in a new incarnation, or for a leader epoch that is new here.
         """
         own = self.host.node_id
         is_counted_on = own in (*state.isr, *state.elr, *state.last_known_elr)
@@ -273,14 +284,15 @@ class HostedPartitions:
         return own in state.adding and not is_counted_on and not is_of_now and "compact" in config.cleanup_policy
 
     def _was_away(self, partition: Partition, state: PartitionState) -> bool:
-        """Whether the partition was perhaps taken from here and given back in what this broker hears of at once, as by
-        a snapshot of the metadata. That takes two changes, and whoever is taken off a new leader epoch."""
+        """Whether the partition may have been removed from here and added again within one update, such as a snapshot
+        of the metadata. That takes two changes, and each removal begins a new leader epoch.
+        """
         partition_epoch, leader_epoch = partition.newest_epochs
         is_told_late = state.partition_epoch > partition_epoch + 1
         is_doubtful = is_told_late or partition in self._doubtful
         if not is_doubtful or state.leader_epoch <= leader_epoch:
             return False
-        if state.leader == NO_LEADER:  # it may be all that is left
+        if state.leader == NO_LEADER:  # it may be the only copy left
             self._doubtful[partition] = None
             return False
         self._doubtful.pop(partition, None)
@@ -297,7 +309,7 @@ class HostedPartitions:
                 log.error("files of earlier replicas stay until the next start: %s", error)
 
     def start_over(self, partition: Partition) -> Cut:
-        """An empty log in place of one that could not be opened, and was set aside. Raises StorageError."""
+        """Begin an empty log in place of one that could not be opened and was set aside. Raises StorageError."""
         directory, settings = partition.log.directory, partition.log.config
         if self._disk.exists(directory):
             raise StorageError(f"{directory} is still there")
@@ -308,15 +320,15 @@ class HostedPartitions:
         return partition.begin_anew(0)
 
     async def probe(self) -> None:
-        """Whether the disk takes in and keeps a small file. Raises OSError."""
+        """Check that the disk can write and sync a small file. Raises OSError."""
         await self._workers.run(partial(probe, self._disk, self.directory, REVIVAL_PROBE))
 
     async def reopen(self, partition: Partition) -> Log:
-        """The log of a partition that is offline, opened once more beside it: as after a crash, and all of it stable.
+        """Open the log of an offline partition again beside the old one: as after a crash, and all of it stable.
 
-        What lies beyond the old one's stable offset is cut where others have it, and written once more where not: after
-        a failed sync pages count as clean, whatever the disk has. Raises StorageError; then nothing has changed but
-        that the old log let go of its files.
+        The part beyond the old log's stable offset is cut if other replicas have it, and written again if not: after a
+        failed sync the page cache reports clean pages, whether or not they are on the disk. Raises StorageError; then
+        only the files of the old log were closed.
         """
         old, is_cut = partition.log, partition.log.was_opened and not partition.is_needed
         settings, end = old.config, old.stable_offset
@@ -330,7 +342,7 @@ class HostedPartitions:
 
         def open_again() -> Log:
             old.close(clean=False)
-            # With a flush before every acknowledgement recovery writes what it has scanned once more.
+            # With a flush before every acknowledgement, recovery writes the scanned part again.
             fresh = self._directories.open(
                 old.directory, replace(settings, flush_messages=1), known, partition.topic_id, was_clean=was_clean
             )
@@ -342,7 +354,7 @@ class HostedPartitions:
 
         fresh = await self._workers.run(open_again)
         if fresh.offline is None:
-            fresh.config = partition.log.config  # as it is by now
+            fresh.config = partition.log.config  # the current settings
         return fresh
 
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
@@ -352,17 +364,17 @@ class HostedPartitions:
         await self.housekeeping.deletion_ended(partition)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""
+        """Call before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next."""
         await self.housekeeping.lower_recovery_point(partition, offset)
 
     async def persist_offsets(self) -> None:
         await self.housekeeping.persist_offsets()
 
     def close_all(self, progress: Callable[[int, int], None], threads: int, broker_epoch: int = -1) -> None:
-        """Clean shutdown: everything stable, indexes and snapshots written, marker last. Blocks."""
+        """Clean shutdown: make everything stable, write indexes and snapshots, then the marker. Blocks."""
         partitions = list(self)
-        # A topic that changed nothing since the last stop costs nothing; the others are
-        # synced from several threads because the disk merges their commits.
+        # A topic without changes since the last stop costs nothing. The others are synced from several threads, because
+        # the disk merges their commits.
         is_clean = True
         failures: list[str] = []
         for count, problem in enumerate(self._workers.each(self._close_one, partitions, threads)):
@@ -370,7 +382,7 @@ class HostedPartitions:
             if problem:
                 failures.append(problem)
             progress(count + 1, len(partitions))
-        if failures:  # one line: what keeps one from being closed mostly keeps them all
+        if failures:  # one line: the same cause usually affects all partitions
             log.critical(
                 "%d of %d partitions could not be closed cleanly: the next start recovers them as after a crash. %s",
                 len(failures),
@@ -382,8 +394,9 @@ class HostedPartitions:
             checkpoints.write_clean_shutdown_marker(self._disk, self.directory, broker_epoch)
 
     def _close_one(self, partition: Partition) -> str | None:
-        """None if the next start may trust this log unseen; only then does its recovery point rise. Else a sentence,
-        empty where it was said before."""
+        """Return None if the next start may trust this log without a scan; only then does its recovery point rise. Else
+        return a sentence, or an empty string if the failure was logged before.
+        """
         try:
             partition.log.close(clean=True)
         except StorageError as error:
@@ -396,8 +409,9 @@ class HostedPartitions:
     # -- metadata changes ---------------------------------------------------------------
 
     def _clear_the_way(self, key: Key, path: str) -> bool:
-        """For a partition that is new here. Whether files of a former one were in its place: they could not be set
-        aside when they should have been."""
+        """For a new partition. Returns whether files of a former partition were in its place: they could not be set
+        aside when it was removed.
+        """
         is_in_the_way = self._disk.exists(path)
         if is_in_the_way:
             self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition", sync=False)
@@ -405,9 +419,10 @@ class HostedPartitions:
         return is_in_the_way
 
     def _hold(self, partition: Partition, *, is_in_the_way: bool) -> None:
-        """Nobody uses the partition until nothing on the disk speaks of the former one, as of a topic that is made
-        again at once. A worker sees to that."""
-        cut = partition.log.hold() if partition.log.offline is None else None
+        """Block use of the partition until a worker has erased all checkpoints of the former one. This happens if a
+        topic is deleted and at once created again.
+        """
+        cut = partition.hold() if partition.log.offline is None else None
         work = self._release(partition, is_in_the_way=is_in_the_way)
         since_s = asyncio.get_running_loop().time()
         held = self._holding[partition] = _Held(cut, since_s, asyncio.ensure_future(work))
@@ -424,7 +439,7 @@ class HostedPartitions:
         self._end_hold(partition, failure)
 
     def _end_hold(self, partition: Partition, failure: StorageError | OSError | None) -> None:
-        """With a failure the log is offline, and comes back as others do: see `reopen`."""
+        """After a failure the log is offline and comes back like other offline logs: see `reopen`."""
         held = self._holding[partition]
         cut, held.cut = held.cut, None
         if cut is None:
@@ -447,13 +462,13 @@ class HostedPartitions:
             )
 
     def disk_hung(self) -> None:
-        """Partitions that wait for it are offline: another replica may lead them."""
+        """Take partitions that wait for the disk offline: another replica may lead them."""
         for partition, held in list(self._holding.items()):
             if held.cut is not None:
                 self._end_hold(partition, OSError(errno.ETIMEDOUT, "the disk hangs"))
 
     def held_since_s(self) -> float | None:
-        """Since when a partition has been waiting for the disk; None: none does."""
+        """Since when a partition has been waiting for the disk; None: no partition is waiting."""
         return min((held.since_s for held in self._holding.values()), default=None)
 
     async def _forget_former(self, partition: Partition, *, is_in_the_way: bool) -> None:
@@ -464,12 +479,12 @@ class HostedPartitions:
                 await self._workers.run(partial(self._disk.sync_directory, self.directory))
 
     async def settled(self) -> None:
-        """No partition is held back any more, but for a disk that hangs."""
+        """Wait until no partition is held back, except by a disk that hangs."""
         while any(held.cut is not None for held in self._holding.values()):
             await asyncio.wait([held.task for held in self._holding.values()], timeout=SETTLING_S)
 
     def _exorcise(self) -> None:
-        """Write the files beside the logs anew. Blocks."""
+        """Rewrite the checkpoint files. Blocks."""
         try:
             self._offsets.prepare(self)()
             self._directories.is_haunted = False
@@ -487,10 +502,10 @@ class HostedPartitions:
         self._host(topic, topic.partitions[first:])
         for partition in self.by_name[topic.name][first:]:
             if partition is not None and not partition.is_told_later:
-                self.on_role(partition)
+                self.host.events.role_changed(partition)
 
     def partition_changed(self, topic: TopicState, state: PartitionState) -> Awaitable[None] | None:
-        """Lead, follow, come or go as `state` says. When it goes: its files are being removed, as those of a topic."""
+        """Apply `state`: lead, follow, add or remove the replica. Returns the removal of its files, if any."""
         partitions = self.by_name[topic.name]
         partition = partitions[state.index]
         removal: Awaitable[None] | None = None
@@ -510,7 +525,7 @@ class HostedPartitions:
         else:
             partition.apply_state(state)
         if not partition.is_told_later:
-            self.on_role(partition)
+            self.host.events.role_changed(partition)
         return removal
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
@@ -528,16 +543,18 @@ class HostedPartitions:
             self._offsets.forget((partition.topic, partition.index))
             partition.delete(code)
             partition.log.close(clean=False)
-            if self._disk.exists(partition.log.directory):  # made by the first append
+            if self._disk.exists(partition.log.directory):  # the first append creates it
                 aside = self._directories.set_aside(partition.log.directory, DELETED_SUFFIX)
                 if aside is not None:
                     doomed.append(aside)
-            self.on_role(partition)
+            self.host.events.role_changed(partition)
 
         return self._remove_directories([(one.topic, one.index) for one in partitions], doomed)
 
     async def _remove_directories(self, keys: Sequence[Key], doomed: Sequence[str]) -> None:
-        """They go last: as long as they are there, a start knows whose offsets the files beside the logs speak of."""
+        """The directories go last: while they exist, a start knows that the checkpoints belong to deleted
+        partitions.
+        """
         try:
             await self.housekeeping.erase(keys)
             if doomed:
@@ -557,7 +574,7 @@ class HostedPartitions:
                 partition.apply_config(config)
 
     def broker_config_changed(self, broker: BrokerConfig) -> None:
-        """Settings of the broker changed at run time: they are the defaults of every topic."""
+        """Broker settings changed at run time. They are the defaults of every topic."""
         self.broker = broker
         self.host.lag_time_max_ms = broker.replica_lag_time_max_ms
         for topic in self.by_name:

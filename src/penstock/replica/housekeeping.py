@@ -1,7 +1,7 @@
-"""What the logs of a broker need now and then: retention, `flush.ms`, checkpoints, files that go for good.
+"""Periodic work on the logs of a broker: retention, `flush.ms`, checkpoints, removal of deleted files.
 
-Runs on timers of the node; what blocks is done in workers. The files of offsets beside the logs are written by one at a
-time. Must not know: how partitions come and go.
+Runs on timers of the node; blocking work is done in workers. Only one task at a time writes the checkpoint files. Must
+not know: how partitions come and go.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.storage.timestamps import SegmentTimes
 
 log = logging.getLogger(__name__)
 
-PIECE = 64  # partitions that are looked after in one turn
+PIECE = 64  # partitions handled in one turn
 LOOKED_AT_PER_TURN = 200  # partitions that mostly need nothing
 
 
@@ -37,7 +37,7 @@ class Housekeeping:
         workers: Workers,
         clock: Clock,
     ) -> None:
-        """`partitions`: those hosted at the moment, whenever it is iterated."""
+        """`partitions`: yields the currently hosted partitions whenever it is iterated."""
         self._partitions = partitions
         self._offsets = offsets
         self._commit = commit
@@ -46,20 +46,20 @@ class Housekeeping:
         self._checkpointing = asyncio.Lock()
         self._deleted_since: dict[Partition, int] = {}
         self._deleting: dict[Log, asyncio.Task[int]] = {}
-        self._moved: dict[Partition, None] = {}  # log starts that are to be written
+        self._moved: dict[Partition, None] = {}  # log starts to be written
         self._moving: asyncio.Task[None] | None = None
-        self._may_lag_disk = False  # what the partitions take for persisted, after a writing that failed half way
+        self._may_lag_disk = False  # after a failed write, files may differ from the partitions' view
 
     def forget(self, partition: Partition) -> None:
-        """It is not hosted any more."""
+        """The partition is not hosted any more."""
         self._deleted_since.pop(partition, None)
 
     # -- logs ---------------------------------------------------------------------------
 
     async def _in_pieces(self) -> AsyncIterator[Partition]:
-        """All partitions, with a turn for everybody else after some of them: thousands take milliseconds."""
+        """All partitions. Yields to the loop after some of them: thousands take milliseconds."""
         for number, partition in enumerate(list(self._partitions), 1):
-            if not partition.is_deleted and not partition.log.is_closed:  # meanwhile
+            if not partition.is_deleted and not partition.log.is_closed:  # both may change meanwhile
                 yield partition
             if number % LOOKED_AT_PER_TURN == 0:
                 await asyncio.sleep(0)
@@ -73,7 +73,7 @@ class Housekeeping:
                 self._commit.request(partition)
 
     async def apply_retention(self) -> int:
-        """Delete what is too old or too much; returns the number of segments removed.
+        """Delete segments beyond the retention limits; returns the number of segments removed.
 
         After a start the ages of segments are not known: a worker looks them up.
         """
@@ -112,12 +112,12 @@ class Housekeeping:
         return partition.log.begin_retention(self._clock.now_ms(), partition.high_watermark)
 
     async def delete_below_start(self, partitions: Iterable[Partition]) -> None:
-        """After delete-records: whole segments below the log start go."""
+        """After DeleteRecords: delete whole segments below the log start."""
         for partition in partitions:
             await self._delete(partition, lambda one: one.log.begin_trimming())
 
     def log_start_moved(self, partition: Partition) -> None:
-        """Of a follower: it is put on the disk soon, or a crash would bring back what was deleted everywhere."""
+        """For a follower: write the log start soon, or a crash would bring back records that are deleted everywhere."""
         self._moved[partition] = None
         if self._moving is None:
             self._moving = asyncio.ensure_future(self._settle_log_starts())
@@ -134,7 +134,9 @@ class Housekeeping:
             self._moving = None
 
     async def _delete(self, partition: Partition, begin: Callable[[Partition], Deletion | None]) -> int:
-        """How many segments went. On a task of its own: who asked for it may be cancelled, and the worker is not."""
+        """Return the number of deleted segments. Runs in a task of its own: the caller may be cancelled, the worker is
+        not.
+        """
         owner = partition.log
         if partition.is_deleted or owner.offline is not None or owner.is_being_cut or owner in self._deleting:
             return 0
@@ -143,7 +145,7 @@ class Housekeeping:
         except (StorageError, OSError) as error:
             log.error("retention of %r: %s", partition, error)
             return 0
-        if owner.wants_flush:  # segments go when they were flushed; the last one when another can take its place
+        if owner.wants_flush:  # segments are deleted after a flush; the last one needs a new segment first
             self._commit.request(partition)
         if deletion is None:
             return 0
@@ -166,12 +168,12 @@ class Housekeeping:
         return len(bases)
 
     async def deletion_ended(self, partition: Partition) -> None:
-        """No segments of its log are being deleted."""
+        """Wait until no segments of its log are being deleted."""
         while (task := self._deleting.get(partition.log)) is not None:
             await asyncio.wait([task])
 
     async def remove_deleted_files(self) -> None:
-        """Segments set aside `file.delete.delay.ms` ago go for good, in a worker."""
+        """Remove segments that were set aside `file.delete.delay.ms` ago, in a worker."""
         now_ms = self._clock.now_ms()
         due: list[Log] = []
         async for partition in self._in_pieces():
@@ -188,12 +190,12 @@ class Housekeeping:
         if due:
             await self._workers.run(remove)
 
-    # -- the files beside them ----------------------------------------------------------
+    # # -- checkpoint files ---------------------------------------------------------------
 
     async def checkpoint(self, only: Sequence[Partition] | None = None) -> None:
-        """Persist recovery points and log starts; what recovery needs up to there goes first.
+        """Persist recovery points and log starts, after making the log stable up to them.
 
-        Gathered on the loop, written and made stable in a worker. `only`: of these partitions alone.
+        Gathered on the loop, written and made stable in a worker. `only`: limits it to these partitions.
         """
         async with self._checkpointing:
             prepared = await self._prepare_checkpoints(list(self._partitions) if only is None else only)
@@ -211,7 +213,7 @@ class Housekeeping:
 
             try:
                 outcomes = await self._workers.run(make_stable)
-            except BaseException:  # cancelled, say: nobody knows how far it came
+            except BaseException:  # cancelled, for example: the progress is unknown
                 for partition, checkpoint in prepared:
                     partition.log.put_back(checkpoint)
                 raise
@@ -251,7 +253,7 @@ class Housekeeping:
             log.error("checkpoint of %r: %s", partition, error)
 
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
-        """What the recovery point is lowered to before a cut at the offset. Raises StorageError."""
+        """The recovery point before a cut at the offset. Raises StorageError."""
         owner = partition.log
         try:
             return owner.least_end_after_cut(offset, may_wait=False)
@@ -265,9 +267,9 @@ class Housekeeping:
         return owner.least_end_after_cut(offset)
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
-        """Before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next.
+        """Call before a log is cut to `offset`. The cut must begin in the same turn: a checkpoint may come next.
 
-        The cleaned offset goes with it: recovery would take a hole below that for what compaction left.
+        The cleaned offset is lowered too: otherwise recovery would take a hole below it for a result of compaction.
         """
         async with self._checkpointing:
             owner = partition.log
@@ -277,19 +279,19 @@ class Housekeeping:
                 await self._persist_offsets()
 
     async def checkpoint_high_watermarks(self) -> None:
-        """What each partition knew to be committed, for when this broker comes back and asks who leads."""
+        """Write the high watermark of each partition, for the next start of this broker."""
         async with self._checkpointing:
             await self._workers.run(self._offsets.prepare_high_watermarks(self._partitions))
 
     async def persist_offsets(self) -> None:
-        """Write the checkpoint files anew, after delete-records: what was deleted stays deleted."""
+        """Write the checkpoint files after DeleteRecords, so that deleted records stay deleted."""
         async with self._checkpointing:
             await self._persist_offsets()
 
     async def erase(self, keys: Iterable[Key]) -> None:
-        """Nothing on the disk speaks of former partitions of these names any more. Raises StorageError."""
+        """Remove former partitions of these names from all checkpoint files. Raises StorageError."""
         async with self._checkpointing:
-            if any(self._offsets.speaks_of_former(key) for key in keys):  # else others went with them
+            if any(self._offsets.speaks_of_former(key) for key in keys):  # else an earlier write has removed them
                 await self._persist_offsets()
 
     async def _persist_offsets(self, risen: Sequence[tuple[Partition, int]] = ()) -> None:
@@ -301,7 +303,7 @@ class Housekeeping:
 
 
 def _run_all(jobs: Sequence[SegmentTimes]) -> list[StorageError | OSError | None]:
-    """In a worker."""
+    """Runs in a worker."""
     failures: list[StorageError | OSError | None] = []
     for job in jobs:
         try:

@@ -1,12 +1,12 @@
-"""Changes of in-sync replicas, as a leader asks the controller for them.
+"""ISR changes that a leader requests from the controller.
 
-Partitions say what they want (`Partition.propose_isr`); all that comes up in a turn, or while a request is under way,
-travels in one request. Members that fell behind are looked for now and then, those that caught up show in their
-fetches, or, where nobody writes, are looked for as well; so are logs that cannot be used (`Host.on_offline`). Must not
-know: how the controller is reached, what it decides.
+Partitions propose changes (`Partition.propose_isr`). All changes of a turn, or of the time in which a request is under
+way, travel in one request. The keeper looks for members that fell behind at intervals. A follower that has caught up
+shows in its fetches; in idle partitions the keeper looks for it. The keeper also looks for unusable logs
+(`PartitionEvents.log_unusable`). Must not know: how the controller is reached, what it decides.
 
-A change stays pending, and counts for the high watermark, until the controller or the metadata says how it ended: an
-answer that got lost leaves nobody out who might be in.
+A change stays pending until the controller or the metadata shows its outcome. Meanwhile it counts for the high
+watermark, so a lost answer excludes no replica that may be in the ISR.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RETURNS_EVERY_S = 0.5
 LOOKED_AT_PER_TURN = 200
 SAID_AGAIN_AFTER_S = 30.0
 
-# The controller has decided something else: what, the metadata will say.
+# The controller has decided something else; the metadata will tell.
 _DECIDED_OTHERWISE = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -46,12 +46,12 @@ _REFUSED = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_RE
 
 
 def consider_shrinking(partition: Partition) -> None:
-    """Propose to go on without members that have fallen behind for `replica.lag.time.max.ms`."""
+    """Propose an ISR without members that have been behind for `replica.lag.time.max.ms`."""
     followers, host = partition.followers, partition.host
     if followers is None or followers.pending_isr is not None:
         return
     end = partition.log.log_end_offset
-    late = followers.out_of_sync(end, host.now_ms(), host.lag_time_max_ms)
+    late = followers.out_of_sync(partition.isr, end, host.now_ms(), host.lag_time_max_ms)
     if late:
         log.warning(
             "%r: not caught up for %d ms: %s; asking to go on without (high watermark %d, end %d)",
@@ -61,19 +61,19 @@ def consider_shrinking(partition: Partition) -> None:
             partition.high_watermark,
             end,
         )
-        partition.propose_isr(tuple(one for one in followers.isr if one not in late))
+        partition.propose_isr(tuple(one for one in partition.isr if one not in late))
 
 
 def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
-    """A follower has disowned what it holds from `offset` on, or cannot store it: propose to go on without it."""
+    """A follower has disowned its log from `offset` on, or cannot store more: propose an ISR without it."""
     followers = partition.followers
     follower = None if followers is None else followers.by_id.get(broker_id)
     if followers is None or follower is None:
         return
     held = follower.end_offset
     follower.disown(offset, partition.log.log_end_offset, partition.host.now_ms())
-    if broker_id not in followers.isr or followers.pending_isr is not None:
-        return  # its return is asked for no more (`change_of`); with another change pending it says so again
+    if broker_id not in partition.isr or followers.pending_isr is not None:
+        return  # `change_of` drops a request for its return; during another change the follower reports again
     if offset < 0:
         what = "cannot use its log"
     elif offset < held:
@@ -81,11 +81,11 @@ def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
     else:
         what = f"cannot store more than what lies below offset {offset}"
     log.warning("%r: broker %d %s; asking to go on without", partition, broker_id, what)
-    partition.propose_isr(tuple(one for one in followers.isr if one != broker_id))
+    partition.propose_isr(tuple(one for one in partition.isr if one != broker_id))
 
 
 def change_of(partition: Partition) -> IsrChange | None:
-    """What to ask the controller for; None: nothing any more."""
+    """The change to request from the controller; None: the proposal has been dropped."""
     followers, host = partition.followers, partition.host
     if followers is None or followers.pending_isr is None:
         return None
@@ -94,27 +94,27 @@ def change_of(partition: Partition) -> IsrChange | None:
 
 
 def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> bool:
-    """Whether the question is settled; False: it is to be asked again."""
+    """Return whether the request is settled; False: it must be sent again."""
     followers = partition.followers
     if (
         followers is None
         or followers.pending_isr is None
         or (change.leader_epoch, change.partition_epoch) != (partition.leader_epoch, partition.partition_epoch)
     ):
-        return True  # the metadata was faster
+        return True  # the metadata arrived first
     if answer.code in _REFUSED:
-        log.info("%r: the in-sync replicas stay %s: %s", partition, followers.isr, answer.code.name)
+        log.info("%r: the in-sync replicas stay %s: %s", partition, partition.isr, answer.code.name)
         partition.isr_refused()
     elif answer.code in _DECIDED_OTHERWISE:
         log.info("%r: %s; the in-sync replicas are what the metadata will say", partition, answer.code.name)
     elif answer.code is not ErrorCode.NONE:
         return False
-    elif any(one not in answer.isr for one in followers.isr):
-        # Fewer count for the high watermark only when the metadata says so: a new `min.insync.replicas` may have been
-        # decided before, by which those that leave are still eligible to lead.
-        log.info("%r: in-sync replicas will be %s, are %s", partition, answer.isr, followers.isr)
+    elif any(one not in answer.isr for one in partition.isr):
+        # A smaller ISR counts for the high watermark only when the metadata says so. A new `min.insync.replicas` may
+        # have been decided before, by which the removed members are still eligible to lead.
+        log.info("%r: in-sync replicas will be %s, are %s", partition, answer.isr, partition.isr)
     elif answer.leader_epoch == partition.leader_epoch and answer.partition_epoch >= partition.partition_epoch:
-        log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, followers.isr)
+        log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, partition.isr)
         partition.commit_isr(answer.isr, answer.partition_epoch)
     return True
 
@@ -123,7 +123,7 @@ class IsrKeeper:
     def __init__(
         self, partitions: Iterable[Partition], host: Host, alter: Alter, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Partitions of `host` turn to this one from now on."""
+        """`partitions`: yields the current partitions of `host` whenever it is iterated."""
         self._partitions = partitions
         self._host = host
         self._alter = alter
@@ -134,7 +134,6 @@ class IsrKeeper:
         self._shrink_at_s = 0.0
         self._says_waiting_at_s = 0.0
         self._is_stopped = False
-        host.propose_isr = self.ask_for
 
     def start(self) -> None:
         self._shrink_at_s = self._loop.time() + self._host.lag_time_max_ms / 2000
@@ -145,7 +144,7 @@ class IsrKeeper:
         self._timer = self._loop.call_later(wait_s, self._tick)
 
     def stop(self) -> None:
-        """What is pending stays so: another leader, or the next life of this one, sees to it."""
+        """Pending changes stay pending: another leader, or the next incarnation of this broker, handles them."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -161,18 +160,18 @@ class IsrKeeper:
         self._look_at(list(self._partitions), 0, is_shrink_due=is_shrink_due)
 
     def _look_at(self, partitions: list[Partition], first: int, *, is_shrink_due: bool) -> None:
-        """Some a turn: thousands would hold the loop for milliseconds, twice a second."""
+        """A limited number each turn: thousands would block the loop for milliseconds, twice a second."""
         if self._is_stopped:
             return
         for partition in partitions[first : first + LOOKED_AT_PER_TURN]:
             if partition.is_deleted:
-                continue  # meanwhile
+                continue  # deleted meanwhile
             if is_shrink_due:
                 consider_shrinking(partition)
             if len(partition.isr) < len(partition.replicas):
                 partition.consider_returns()
             if partition.log.offline is not None or self._host.is_disk_hung:
-                self._host.on_offline(partition)
+                self._host.events.log_unusable(partition)
         first += LOOKED_AT_PER_TURN
         if first < len(partitions):
             self._loop.call_soon(partial(self._look_at, partitions, first, is_shrink_due=is_shrink_due))
@@ -200,7 +199,7 @@ class IsrKeeper:
                 await asyncio.sleep(RETRY_S)
 
     async def _ask(self, changes: list[tuple[Partition, IsrChange]]) -> list[Partition]:
-        """Those that have to be asked for again."""
+        """Return the partitions whose change must be requested again."""
         try:
             answers = await self._alter([change for _, change in changes])
         except ApiError as error:
@@ -215,7 +214,7 @@ class IsrKeeper:
         return unsettled
 
     def _tell_waiting(self, count: int, error: ApiError) -> None:
-        """Now and then: it is tried twenty times a second, for as long as there is no controller."""
+        """Log this at intervals only: without a controller the request is repeated twenty times a second."""
         now_s = self._loop.time()
         if now_s >= self._says_waiting_at_s:
             self._says_waiting_at_s = now_s + SAID_AGAIN_AFTER_S
@@ -231,13 +230,13 @@ class IsrKeeper:
 
 
 def _tell_returns(partitions: Iterable[Partition]) -> None:
-    """One line a broker: after a restart it returns to everything at once."""
+    """One line for each broker: after a restart it returns to all its partitions at once."""
     counts: dict[int, int] = {}
     for partition in partitions:
         followers = partition.followers
         if followers is not None and followers.pending_isr is not None:
             for broker_id in followers.pending_isr:
-                if broker_id not in followers.isr:
+                if broker_id not in partition.isr:
                     counts[broker_id] = counts.get(broker_id, 0) + 1
     for broker_id, count in counts.items():
         what = "1 partition" if count == 1 else f"{count} partitions"

@@ -1,6 +1,7 @@
-"""Batches of the leader's log, read as a consumer would, on the connection that fetches go by.
+"""Reads batches of the leader's log as a consumer would, on the connection of the fetches.
 
-For a look at them alone: no session, no replica id, so it says nothing of what this replica holds.
+The batches are only inspected. The request has no session and no replica id, so it does not report this replica's
+position.
 """
 
 from __future__ import annotations

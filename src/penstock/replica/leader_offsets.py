@@ -1,6 +1,6 @@
-"""Where the leader's log begins and ends, asked on the connection that fetches go by.
+"""Asks the leader for its log start and end, on the connection of the fetches.
 
-Spoken in one version of ListOffsets, without asking which ones the leader knows: brokers of a cluster know it.
+Uses one version of ListOffsets, without asking for the leader's versions: all brokers of a cluster serve it.
 """
 
 from __future__ import annotations

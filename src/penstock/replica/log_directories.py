@@ -1,8 +1,8 @@
-"""The directories of a broker's logs: opened, whatever is in them, and set out of the way.
+"""The directories of a broker's logs: opened, recovered, or set aside.
 
-One log that cannot be opened does not stop the broker, and nothing that was found is removed: it is renamed. Only what
-holds the files of a partition counts: others may keep directories here too, whatever those are called. Must not know:
-partitions, metadata.
+A log that cannot be opened does not stop the broker. Files are renamed, never removed. A directory counts only if it
+holds the files of a partition: other directories may exist here, whatever their names. Must not know: partitions,
+metadata.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from penstock.ports.disk import Disk
 from penstock.replica.offset_files import KnownOffsets, OffsetFiles
 from penstock.storage.checkpoints import PARTITION_METADATA
 from penstock.storage.group_commit import flush_blocking
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -38,7 +39,7 @@ def log_config(config: TopicConfig, broker: BrokerConfig) -> LogConfig:
     is_compacted = "compact" in config.cleanup_policy
     return LogConfig(
         segment_bytes=config.segment_bytes,
-        # Only sealed segments are compacted, so none may grow for longer than a record may stay uncompacted.
+        # Only sealed segments are compacted, so no segment may stay active for longer than `max.compaction.lag.ms`.
         segment_ms=min(config.segment_ms, config.max_compaction_lag_ms) if is_compacted else config.segment_ms,
         segment_jitter_ms=config.segment_jitter_ms,
         index_interval_bytes=config.index_interval_bytes,
@@ -69,7 +70,7 @@ class LogDirectories:
         self.was_clean = False
         """How the last run ended."""
         self.is_haunted = False
-        """The files beside the logs speak of partitions whose names others have now."""
+        """The checkpoint files list partitions that are deleted, and their names may be in use again."""
 
     def open(
         self,
@@ -80,24 +81,21 @@ class LogDirectories:
         *,
         was_clean: bool | None = None,
     ) -> Log:
-        """One damaged log does not stop the broker: its partition is offline, the others serve.
+        """Open a log. One damaged log does not stop the broker: its partition is offline, the others serve.
 
-        `was_clean`: how it was left, if not as the last run left everything.
+        `was_clean`: how this log was left, if not as `self.was_clean` says.
         """
         try:
             return Log.open(
                 self._disk,
                 directory,
                 settings,
-                recovery_point=known.recovery_point,
-                log_start_offset=known.log_start,
-                clean_shutdown=self.was_clean if was_clean is None else was_clean,
+                _last_run(known, self.was_clean if was_clean is None else was_clean),
                 now_ms=self._clock.now_ms(),
                 topic_id=topic_id,
-                cleaned_offset=known.cleaned,
             )
         except ForeignDirectory as error:
-            # Of a topic of this name that was deleted just before a crash, or while this broker was away.
+            # Files of a topic of this name that was deleted just before a crash, or while this broker was away.
             if self.set_aside(directory, STRAY_SUFFIX, str(error)) is not None:
                 self.is_haunted = True
                 return self.open(directory, settings, KnownOffsets(), topic_id)
@@ -109,16 +107,7 @@ class LogDirectories:
         log.critical("%s; the partition is offline, its files are left as they are", error)
         cause = OSError(errno.EIO, str(error))
         cause.__cause__ = error
-        placeholder = Log.offline_at(
-            self._disk,
-            directory,
-            settings,
-            cause,
-            recovery_point=known.recovery_point,
-            log_start_offset=known.log_start,
-        )
-        placeholder.cleaned_offset = known.cleaned
-        return placeholder
+        return Log.offline_at(self._disk, directory, settings, cause, _last_run(known, was_clean=False))
 
     def make_stable(self, owner: Log) -> StorageError | None:
         try:
@@ -128,9 +117,9 @@ class LogDirectories:
         return None
 
     def set_aside(self, path: str, suffix: str, reason: str | None = None, *, sync: bool = True) -> str | None:
-        """Rename a directory out of the way of its name; the new path, or None when that failed.
+        """Rename a directory out of the way. Returns the new path, or None if that failed.
 
-        Not `sync`: the caller sees to it that a stray's new name is stable before another directory takes the old one.
+        With `sync=False` the caller makes a stray's new name stable before another directory takes the old one.
         """
         name = path.rpartition("/")[2]
         unique = f".{self._entropy.random_bytes(16).hex()}{suffix}"
@@ -147,14 +136,15 @@ class LogDirectories:
         return aside
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Those that were set aside. Blocks. Their new names are stable first: were one undone by a crash, what is left
-        of the files would lie in the place of the partition and pass for its log."""
+        """Remove directories that were set aside. Blocks. Their new names are made stable first: if a crash undid one,
+        the remaining files would lie in the partition's place and pass for its log.
+        """
         self._disk.sync_directory(self.path)
         for path in paths:
             self._disk.remove_directory(path)
 
     def set_strays_aside(self, known: Collection[str]) -> None:
-        """Those that look like partitions and are none of the known ones."""
+        """Set aside directories that look like partitions but are not in `known`."""
         strays: list[str] = []
         for name in self._disk.list_directory(self.path):
             if name in known or name == METADATA_DIRECTORY or not name.rpartition("-")[2].isdigit():
@@ -174,7 +164,7 @@ class LogDirectories:
             )
 
     def _is_partition(self, path: str) -> bool:
-        """By what it holds: a name that ends in a number proves nothing."""
+        """Decides by the content: a name that ends in a number proves nothing."""
         try:
             return self._disk.is_directory(path) and any(
                 map(_OF_A_PARTITION.fullmatch, self._disk.list_directory(path))
@@ -184,7 +174,7 @@ class LogDirectories:
             return False
 
     def deleted(self) -> list[str]:
-        """What is said of their partitions must not be said of others."""
+        """List the directories of deleted partitions. Their checkpoints must not be used for new partitions."""
         deleted = [name for name in self._disk.list_directory(self.path) if _DELETED.fullmatch(name)]
         for name in deleted:
             partition = name.rpartition(".")[0]
@@ -193,3 +183,7 @@ class LogDirectories:
                 self._offsets.forget((topic, int(index)))
                 self.is_haunted = True
         return deleted
+
+
+def _last_run(known: KnownOffsets, was_clean: bool) -> LastRun:
+    return LastRun(known.recovery_point, known.log_start, known.cleaned, was_clean)

@@ -1,12 +1,11 @@
-"""The files beside the logs that say one offset for each partition: recovery points, log starts, what was compacted,
-high watermarks.
+"""The checkpoint files beside the logs: recovery points, log starts, cleaned offsets and high watermarks by partition.
 
-They are read once. What they say of a partition is its own as soon as it is opened; the rest is written again with
-every file until all are opened: then `forget_all` says that it is nobody's.
-Writing is prepared on the loop and may be done in a worker, by one at a time: see `Housekeeping.checkpoint`.
+The files are read once. A partition takes its offsets over when it is opened. The offsets of the others are written
+again with every file until all partitions are opened; then `forget_all` drops the rest. Writes are prepared on the loop
+and may run in a worker, one at a time: see `Housekeeping.checkpoint`.
 
-The files know topics by their names. What they say of one that is gone must be off the disk before another of that name
-takes in anything: after a crash the new one would be cut to the old one's offsets (`forget`, `speaks_of_former`).
+The files know topics by name. The offsets of a deleted topic must be off the disk before a new topic of that name takes
+records: after a crash the new log would be truncated to the old offsets (`forget`, `speaks_of_former`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Offsets: TypeAlias = dict[Key, int]
 
 
 class KnownOffsets(NamedTuple):
-    """What the last run knew of a partition."""
+    """Offsets of a partition from the last run."""
 
     recovery_point: int = 0
     log_start: int = 0
@@ -41,10 +40,10 @@ class OffsetFiles:
         self._log_starts: Offsets = {}
         self._cleaned: Offsets = {}
         self._high_watermarks: Offsets = {}
-        self._written_cleaned: Offsets | None = {}  # None: a writing failed, the file may say this or that
+        self._written_cleaned: Offsets | None = {}  # None: a write failed, the content of the file is unknown
         self._written_high_watermarks: Offsets | None = {}
-        self._said: dict[Key, None] = {}  # whatever may be in a file
-        self._gone: dict[Key, int] = {}  # when it was forgotten, in `turn`s
+        self._said: dict[Key, None] = {}  # partitions that may be in a file
+        self._gone: dict[Key, int] = {}  # when each was forgotten, in `turn`s
         self.turn = 0
         self._is_writing = Lock()
 
@@ -62,7 +61,7 @@ class OffsetFiles:
         return checkpoints.read_offsets(self._disk, f"{self._directory}/{name}")
 
     def take(self, key: Key) -> KnownOffsets:
-        """From now on the partition says where it stands."""
+        """Hand over the offsets; from now on the partition supplies them."""
         return KnownOffsets(
             self._recovery_points.pop(key, 0),
             self._log_starts.pop(key, 0),
@@ -71,13 +70,13 @@ class OffsetFiles:
         )
 
     def forget(self, key: Key) -> None:
-        """The partition is gone: also what was prepared before, and is written later, says nothing of it."""
+        """The partition is gone: writes prepared earlier leave it out too."""
         self.take(key)
         self.turn += 1
         self._gone[key] = self.turn
 
     def speaks_of_former(self, key: Key) -> bool:
-        """Whether a file may speak of a partition of this name that is gone. Until all files are written again."""
+        """Whether a file may list a deleted partition of this name. True until all files are written again."""
         return key in self._gone and key in self._said
 
     def written_since(self, turn: int) -> None:
@@ -85,7 +84,7 @@ class OffsetFiles:
         self._gone = {key: at for key, at in self._gone.items() if at > turn}
 
     def forget_all(self, partitions: Iterable[Partition]) -> None:
-        """What is left is nobody's: of topics that were deleted just before a crash, say. Blocks."""
+        """Drop the remaining offsets: they belong to topics deleted just before a crash, for example. Blocks."""
         has_leftovers = bool(self._recovery_points or self._log_starts)
         for left in (self._recovery_points, self._log_starts, self._cleaned, self._high_watermarks):
             left.clear()
@@ -97,7 +96,7 @@ class OffsetFiles:
     def prepare(
         self, partitions: Iterable[Partition], risen: Sequence[tuple[Partition, int]] = ()
     ) -> Callable[[], None]:
-        """All files as of now, to be written by what this returns. `risen`: recovery points that come with it."""
+        """Prepare all files as of now; the returned function writes them. `risen`: new recovery points to include."""
         hosted = list(partitions)
         recovery_points = self._recovery_points | {_key(one): one.log.persisted_recovery_point for one in hosted}
         recovery_points |= {_key(one): offset for one, offset in risen if not one.is_deleted}
@@ -107,7 +106,7 @@ class OffsetFiles:
         cleaned = self._cleaned | _cleaned_offsets(hosted)
         high_watermarks = self._high_watermarks | _high_watermarks(hosted)
         turn = self.turn
-        self._said = self._said | dict.fromkeys(recovery_points)  # whoever is forgotten from now on may be written
+        self._said = self._said | dict.fromkeys(recovery_points)  # may be written even if forgotten later
 
         def write() -> None:
             with self._is_writing:
@@ -136,18 +135,18 @@ class OffsetFiles:
         return write
 
     def _living(self, offsets: Offsets, turn: int) -> Offsets:
-        gone = self._gone  # of this moment: the loop may put another in its place
+        gone = self._gone  # of this moment: the loop may replace the dict
         return {key: offset for key, offset in offsets.items() if gone.get(key, 0) <= turn}
 
     def _write_cleaned(self, cleaned: Offsets) -> None:
-        """Only if it says something new: most brokers compact little."""
+        """Writes only changes: most brokers compact little."""
         if cleaned != self._written_cleaned:
             self._written_cleaned = None
             self._write(checkpoints.CLEANED_OFFSETS, cleaned)
             self._written_cleaned = cleaned
 
     def _write_high_watermarks(self, high_watermarks: Offsets) -> None:
-        """Only if it says something new: an idle broker, or one that is alone, writes nothing."""
+        """Writes only changes: an idle broker, or a sole one, writes nothing."""
         if high_watermarks != self._written_high_watermarks:
             self._written_high_watermarks = None
             self._write(checkpoints.HIGH_WATERMARKS, high_watermarks)
@@ -170,5 +169,5 @@ def _cleaned_offsets(partitions: Iterable[Partition]) -> Offsets:
 
 
 def _high_watermarks(partitions: Iterable[Partition]) -> Offsets:
-    """Of those with other replicas: what is here alone is committed as far as it goes."""
+    """Of partitions with several replicas: a sole replica's log is committed to its end."""
     return {_key(one): one.high_watermark for one in partitions if len(one.replicas) > 1}

@@ -1,23 +1,26 @@
-"""One partition on this broker: a log with a high watermark, the role of this replica, and who waits for it.
+"""One partition on this broker: a log with a high watermark, the role of this replica, and its waiters.
 
-The high watermark is what readers may see and what acks=all waits for: everything below it is on every in-sync
-replica. What counts is what each of them holds: under the default policy (`flush.messages=1`) what it has made stable,
-so nothing is served, and nothing acknowledged, that a power failure could take back; with flushing left to the system
-what it has written. A follower learns the high watermark from its leader.
+The high watermark limits consumers' reads, and acks=all waits for it: every in-sync replica holds the log below it.
+Under the default policy (`flush.messages=1`) a replica holds what it has made stable. So a power failure takes back
+nothing that was served or acknowledged. If flushing is left to the system, a replica holds what it has written. A
+follower learns the high watermark from its leader.
 
-One class: whether an append moves the high watermark depends on the role, and every produce and every fetch looks at
-both. What other replicas hold is `replication.Followers`. Where a follower's log parts from its leader's, and in which
-order it is cut, is `divergence`.
+One class, because every produce and fetch needs both the role and the high watermark. The decisions are elsewhere:
+`core.partition.roles` has the table of roles and events, `core.partition.high_watermark` decides where the high
+watermark may move, `core.partition.followers` tracks the other replicas, and `divergence` finds where a follower's log
+diverges from its leader's.
+
+Only `_enter` changes the role and the fields the data path reads (`is_leader`, `is_deleted`, the gate of appends): an
+append looks at no table. Only `_know` changes `metadata`: leader, replicas and ISR.
 
 Invariants
-- The high watermark of a leader never goes back, and does not move while fewer replicas than `min.insync.replicas`
-  are in sync. That of a follower goes back only with the end of the log, when that is cut. Nobody reads the log
-  meanwhile.
-- An append is answered to acks=all only at or below the high watermark, by the leader that took it in; whoever waits
-  when leadership ends is told NOT_LEADER_OR_FOLLOWER.
-- Waiters are called in the turn in which what they wait for happens; a parked fetch looks once at the end of it.
-- A log that went offline answers every waiter with KAFKA_STORAGE_ERROR and accepts nothing more.
-- Metadata of an older partition epoch than the one known changes nothing.
+- The high watermark of a leader never goes back, and does not move while fewer replicas than `min.insync.replicas` are
+  in sync. That of a follower goes back only when its log is truncated, and the log is not read meanwhile.
+- An append with acks=all succeeds only at or below the high watermark, on the leader that appended it. When leadership
+  ends, all waiters get NOT_LEADER_OR_FOLLOWER.
+- Waiters are called in the turn of the event they wait for; a parked fetch checks once at the end of the turn.
+- A log that goes offline fails every waiter with KAFKA_STORAGE_ERROR and accepts no appends.
+- Metadata of an older partition epoch than the known one changes nothing.
 """
 
 from __future__ import annotations
@@ -25,21 +28,29 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 from penstock.config.topic import TopicConfig
-from penstock.core.metadata.image import NO_LEADER, PartitionState, effective_min_isr
+from penstock.core.metadata.image import NO_LEADER, PartitionState
+from penstock.core.partition import high_watermark as watermark
+from penstock.core.partition.follower import Follower
+from penstock.core.partition.followers import Followers, preferred_read_replica
+from penstock.core.partition.roles import LEADING, Act, Input, Role, Transition, heard, transition_of
+from penstock.core.shard.exchange import Marker
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.disk import Buffer
-from penstock.records.batch import HEADER_SIZE, BatchHeader
+from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
+from penstock.records.control import ABORT, COMMIT, build_marker
 from penstock.replica.host import Host
-from penstock.replica.replication import Follower, Followers
 from penstock.storage.cut import Cut
 from penstock.storage.durability import Flush, Position, is_passing_at_open
 from penstock.storage.group_commit import IDLE, GroupCommit
 from penstock.storage.log import Log
 from penstock.storage.lookups import Lookup
 from penstock.storage.slices import LogSlice
+from penstock.storage.transactions import MarkerCheck
+from penstock.storage.verification import Guard
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +65,6 @@ class Waiter(Protocol):
 
 class Partition:
     __slots__ = (
-        "_adding",
         "_awaiting_commit",
         "_awaiting_deletion",
         "_commit",
@@ -62,7 +72,6 @@ class Partition:
         "_followers",
         "_gate",
         "_promised",
-        "_removing",
         "_told",
         "config",
         "epoch_start_offset",
@@ -73,18 +82,15 @@ class Partition:
         "is_deleted",
         "is_durable",
         "is_leader",
-        "isr",
-        "leader",
         "leader_epoch",
         "log",
-        "partition_epoch",
-        "replicas",
+        "metadata",
+        "role",
         "tail_waiters",
         "topic",
         "topic_id",
         "waiters",
         "when_claimed",
-        "when_damaged",
     )
 
     def __init__(
@@ -99,42 +105,33 @@ class Partition:
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """Follows nobody until `apply_state`. `high_watermark`: as it was last known; None: the end of the log."""
+        """Follows no leader until `apply_state`. `high_watermark`: the last known one; None: the end of the log."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.log = log
         self.config = config
         self.is_durable = config.flush_messages <= 1
-        self.is_deleted = False
         self.flush_state = IDLE
-        self.waiters: dict[Waiter, None] = {}  # for the high watermark
-        self.tail_waiters: dict[Waiter, None] = {}  # for the end of the log: followers
+        self.waiters: dict[Waiter, None] = {}  # wait for the high watermark
+        self.tail_waiters: dict[Waiter, None] = {}  # followers that wait for the log end offset
         self._awaiting_commit: deque[tuple[int, CommitCallback]] = deque()
         self._awaiting_deletion: list[tuple[int, CommitCallback]] = []
-        # Recovery cut what was torn, and `HostedPartitions.open_all` makes the rest stable.
+        # Recovery cut torn batches, and `HostedPartitions.open_all` makes the rest stable.
         self._end: Position = log.end_position()
         self.high_watermark = log.log_end_offset
         if high_watermark is not None:
-            self.high_watermark = min(max(high_watermark, log.log_start_offset), log.log_end_offset)
+            self.high_watermark = watermark.within_log(high_watermark, log.log_start_offset, log.log_end_offset)
         self._commit = commit
         log.is_flushed_by_owner = True
         self.host = host
-        self.leader = NO_LEADER
-        self.leader_epoch = -1
-        self.partition_epoch = -1
-        self.replicas: tuple[int, ...] = ()
-        self._adding: tuple[int, ...] = ()
-        self._removing: tuple[int, ...] = ()
-        self.isr: tuple[int, ...] = ()
-        self.is_leader = False
+        self._know(PartitionState(index, replicas=(), leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1))
         self.epoch_start_offset = 0  # where the log ended when this broker became leader
-        self._followers: Followers | None = None  # while leading with other replicas
-        self._promised = 0  # where the log ended when the topic became durable: until then what was written counted
-        self._gate: Callable[[Partition], None] | None = _refuse_append
-        self._told: list[PartitionState] = []  # while the log is being cut
+        self._followers: Followers | None = None  # only on a leader with other replicas
+        self._promised = 0  # where the log ended when the topic became durable: up to there written counted as held
+        self._enter(Role.NEW)
+        self._told: list[PartitionState] = []  # metadata received while the log is being cut
         self.when_claimed: Callable[[Partition], None] | None = None
-        self.when_damaged: Callable[[Partition, str | None], None] | None = None
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -150,89 +147,112 @@ class Partition:
         if self.is_durable and not was_durable:
             self._promised = self.log.log_end_offset
             if self._followers is not None:
-                self._followers.became_durable(self.host)
+                self._followers.became_durable(self.isr, self.host)
             self._commit.request(self)
             if not self.is_leader and self.log.stable_offset >= self.log.log_end_offset:
-                self._claim()  # no flush will: there is nothing to flush
-        elif self.is_leader:  # flushes or replicas that were waited for may no longer be needed
+                self._claim()  # no flush will follow: there is nothing to flush
+        elif self.is_leader:  # flushes or replicas may no longer be needed
             self._holds(self.log.end_position() if not self.is_durable else None)
 
     # -- roles ------------------------------------------------------------------------------------------------
 
-    def apply_state(self, state: PartitionState) -> None:
-        """What the metadata says: lead, follow, or go on with other replicas.
+    def _enter(self, role: Role) -> None:
+        """The only place that changes the role and the fields the data path reads."""
+        self.role = role
+        self.is_deleted = role is Role.DELETED
+        self.is_leader = role in LEADING
+        self._gate: Callable[[Partition], None] | None = _refuse_append
+        if self.is_leader:
+            self._gate = None if self.host.lease is None else _check_lease
+        if role is not Role.LEADER:
+            self._followers = None
 
-        While the log is being cut nobody can lead with it, or follow another leader: that waits for the end of the cut.
+    def _know(self, metadata: PartitionState) -> None:
+        """The only place that changes leader, epochs, replicas and ISR."""
+        self.metadata = metadata
+        self.leader_epoch = metadata.leader_epoch  # a copy for every append and every fetch
+
+    @property
+    def leader(self) -> int:
+        return self.metadata.leader
+
+    @property
+    def partition_epoch(self) -> int:
+        return self.metadata.partition_epoch
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.metadata.replicas
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.metadata.isr
+
+    def _meet(self, given: Input) -> Transition:
+        return transition_of(self.role, given)
+
+    def apply_state(self, state: PartitionState) -> None:
+        """Apply metadata: lead, follow, or continue with other replicas.
+
+        While the log is being cut this replica can neither lead nor follow another leader: the change waits for the end
+        of the cut.
         """
-        if self.log.is_being_cut:
+        before, node_id = self.metadata, self.host.node_id
+        step = self._meet(heard(before, state, node_id))
+        if step.act is Act.IGNORE:
+            return
+        if step.act is Act.PUT_OFF:
             self._told.append(state)
             return
-        if state.partition_epoch < self.partition_epoch or state.leader_epoch < self.leader_epoch:
-            return
-        is_new_epoch = state.leader_epoch > self.leader_epoch
-        # A change that the controller has told this leader of already: what is pending by now was asked for after it.
-        is_news = state.partition_epoch > self.partition_epoch
-        self.partition_epoch = state.partition_epoch
-        self.leader_epoch = state.leader_epoch
-        self.leader = state.leader
-        self.replicas, self._adding, self._removing = state.replicas, state.adding, state.removing
-        before, self.isr = self.isr, state.isr
-        if state.leader != self.host.node_id:
-            self._follow()
-        elif is_new_epoch or not self.is_leader:
+        self._know(state)
+        self._enter(step.role)
+        if step.act is Act.TAKE_OVER:
             self._lead()
-        else:
-            self.host.count_isr_change(before, self.isr)
-            self._go_on_leading(is_news=is_news)
-
-    @property
-    def is_told_later(self) -> bool:
-        """What the metadata says waits for the end of a cut; `Host.on_told` hears of it then."""
-        return bool(self._told)
-
-    @property
-    def newest_epochs(self) -> tuple[int, int]:
-        """(partition epoch, leader epoch) of the newest metadata that it was told of, also of what waits."""
-        newest = self._told[-1] if self._told else self
-        return newest.partition_epoch, newest.leader_epoch
-
-    def _lead(self) -> None:
-        host = self.host
-        self.is_leader = True
-        self.epoch_start_offset = self.log.log_end_offset
-        self._gate = None if host.lease is None else _check_lease
-        self._followers = None
-        if len(self.replicas) > 1:
-            self._followers = Followers(host.node_id, self.replicas, self.isr, host.now_ms())
-        self._holds(None)
-        self._notify()
-
-    def _go_on_leading(self, *, is_news: bool) -> None:
-        followers = self._followers
-        if len(self.replicas) == 1:
-            self._followers = None
-        elif followers is None:
-            self._followers = Followers(self.host.node_id, self.replicas, self.isr, self.host.now_ms())
-        else:
-            followers.assign(self.replicas)
-            if is_news:
-                followers.commit(self.isr)
-        self._isr_changed()
-
-    def _follow(self) -> None:
-        was_leader, self.is_leader = self.is_leader, False
-        self._followers = None
-        self._gate = _refuse_append
-        if was_leader:
+        elif step.act is Act.GO_ON_LEADING:
+            self.host.count_isr_change(before.isr, state.isr)
+            # If this leader has heard of the change already, the pending proposal is newer and stays.
+            self._go_on_leading(is_news=state.partition_epoch > before.partition_epoch)
+        elif step.act is Act.RESIGN:
             self._fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             self._notify()
 
+    @property
+    def is_told_later(self) -> bool:
+        """Metadata changes wait for the end of a cut; `PartitionEvents.role_changed` follows then."""
+        return bool(self._told)
+
+    @property
+    def newest_epochs(self) -> tuple[int, int]:
+        """(partition epoch, leader epoch) of the newest metadata received, including metadata that waits."""
+        newest = self._told[-1] if self._told else self.metadata
+        return newest.partition_epoch, newest.leader_epoch
+
+    def _lead(self) -> None:
+        self.epoch_start_offset = self.log.log_end_offset
+        if self.role is Role.LEADER:
+            self._begin_to_count()
+        self._holds(None)
+        self._notify()
+
+    def _begin_to_count(self) -> None:
+        host = self.host
+        self._followers = Followers(host.node_id, self.metadata, host.now_ms())
+
+    def _go_on_leading(self, *, is_news: bool) -> None:
+        if self._followers is not None:
+            self._followers.assign(self.replicas)
+            if is_news:
+                self._followers.decided()
+        elif self.role is Role.LEADER:
+            self._begin_to_count()
+        self._isr_changed()
+
     def when_committed(self, offset: int, callback: CommitCallback) -> None:
         """Call back once the high watermark reaches `offset`, or with the error that prevents it.
 
-        On a follower at once: it would still be waited for, before all others, when this replica leads again, and the
-        log may have been cut below `offset` by then.
+        On a follower this is at once. Otherwise the callback would still wait, before all others, when this replica
+        leads again, and the log may have been truncated below `offset` by then.
         """
         if self.is_leader:
             self._awaiting_commit.append((offset, callback))
@@ -240,13 +260,12 @@ class Partition:
             callback(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def report_damage(self, path: str | None = None) -> None:
-        """By whoever reads this replica and finds it damaged: in the segment at `path`, or somewhere."""
-        if self.when_damaged is not None:
-            self.when_damaged(self, path)
+        """A reader found damage in this replica: in the segment at `path`, or in an unknown place."""
+        self.host.events.damage_found(self, path)
 
     def lease_over(self) -> None:
-        """This broker may not lead any more, and does not know yet who does: nobody waits for its word."""
-        if self._followers is not None:
+        """This broker may not lead any more and does not know the new leader: waiting produce requests fail."""
+        if self._meet(Input.LEASE_OVER).act is Act.FAIL_APPENDS:
             self._fail_awaiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_leading(self) -> None:
@@ -254,7 +273,7 @@ class Partition:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.node_id} does not lead {self!r}")
 
     def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Fence clients that know an older or a newer leader than we do (-1: they do not say)."""
+        """Fence clients that know an older or a newer leader epoch (-1: the client sent none)."""
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -262,10 +281,10 @@ class Partition:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch up to `epoch`, where it ends) in this leader's log.
+        """(the largest epoch up to `epoch`, its end offset) in this leader's log.
 
-        Its own epoch begins where it took over, also as long as it has written nothing in it. LogOffline where it does
-        not know its log: whoever believed that it is empty would cut his own.
+        The leader's own epoch begins where it took over, even if it has no records yet. Raises LogOffline if the log is
+        not readable: a follower that took it for empty would truncate its own.
         """
         self.check_online()
         end, latest = self.log.log_end_offset, self.log.epochs.latest
@@ -278,33 +297,65 @@ class Partition:
     # -- produce ----------------------------------------------------------------------------------------------
 
     def append(self, header: BatchHeader, data: Buffer, now_ms: int) -> int:
-        """Append one checked batch (stage one: its order is fixed); returns its base offset.
+        """Append one checked batch (stage one: its order is fixed) and return its base offset.
 
         A repeat of a remembered idempotent batch returns the original offset.
         """
         if self._gate is not None:
             self._gate(self)
         log = self.log
-        if log.offline is not None:  # also for a repeat: what it repeats may be lost
+        if log.offline is not None:  # also for a repeat: the original may be lost
             self.check_online()
         if header.producer_id >= 0:
             duplicate = log.producers.check(header)
             if duplicate is not None:
                 return duplicate
+        return self._append(header, data, now_ms)
+
+    def append_transactional(self, header: BatchHeader, data: Buffer, now_ms: int, guard: Guard | None) -> int:
+        """Like `append`, for a batch that may begin a transaction here. `guard`: from `begin_verification`, before the
+        coordinator was asked. None: no verification was needed.
+        """
+        self._check_append()
+        producers = self.log.producers
+        duplicate = producers.check(header)
+        if duplicate is not None:
+            return duplicate
+        producers.check_verified(header, guard)
+        return self._append(header, data, now_ms)
+
+    def append_marker(self, marker: Marker, now_ms: int) -> bool:
+        """End the transaction of a producer here. False: its marker is already here, perhaps not committed yet."""
+        self._check_append()
+        producer_id, epoch, is_commit, coordinator_epoch, version = marker
+        check = self.log.producers.check_marker(producer_id, epoch, coordinator_epoch, version)
+        if check is MarkerCheck.ALREADY_THERE:
+            return False
+        data = build_marker(producer_id, epoch, COMMIT if is_commit else ABORT, coordinator_epoch, now_ms)
+        self._append(read_header(data), data, now_ms)
+        return True
+
+    def _check_append(self) -> None:
+        if self._gate is not None:
+            self._gate(self)
+        self.check_online()
+
+    def _append(self, header: BatchHeader, data: Buffer, now_ms: int) -> int:
+        log = self.log
         try:
             base_offset = log.append(header, data, self.leader_epoch, now_ms)
         except StorageError as error:
             if not (isinstance(error.__cause__, OSError) and is_passing_at_open(error.__cause__)):
-                self.host.on_append_failed(self)
+                self.host.events.append_failed(self)
             raise
         if self.is_durable:
             self._commit.request(self)
         else:
             if self._followers is None:
-                self.high_watermark = end = log.log_end_offset  # where that is, `read` finds out
+                self.high_watermark = end = log.log_end_offset  # `read` looks up the position
                 if self.waiters or self._awaiting_commit:
                     self._committed(end)
-            elif len(self.isr) == 1:
+            elif len(self.metadata.isr) == 1:
                 self._count_replicas()
             if log.wants_flush or log.unflushed_messages >= self.config.flush_messages:
                 self._commit.request(self)
@@ -314,36 +365,39 @@ class Partition:
 
     @property
     def effective_min_isr(self) -> int:
-        """More replicas than there are cannot be asked for."""
-        return effective_min_isr(self.config.min_insync_replicas, self.replicas, self._adding, self._removing)
+        """`min.insync.replicas`, but not more than the number of replicas."""
+        return self.metadata.effective_min_isr(self.config.min_insync_replicas)
 
     @property
     def _is_under_min_isr(self) -> bool:
-        return len(self.isr) < self.effective_min_isr
+        return watermark.is_under_min_isr(self.metadata, self.config.min_insync_replicas)
 
     @property
     def adding(self) -> tuple[int, ...]:
-        """Replicas of a reassignment that is under way."""
-        return self._adding
+        """Replicas that a reassignment is adding."""
+        return self.metadata.adding
 
     @property
     def is_reassigning(self) -> bool:
-        return bool(self._adding or self._removing)
+        return self.metadata.is_reassigning
 
     @property
     def is_needed(self) -> bool:
-        """What this replica holds may be nowhere else: it leads, is in sync, or too few others are in sync for the
-        controller to forget it. On a durable topic too: what counted before it became durable may not be stable."""
+        """Whether this log may be the only copy: the replica leads, is in sync, or too few others are in sync for the
+        controller to drop it. On a durable topic too: records from before it became durable may not be stable.
+        """
         return self.is_leader or self.node_id in self.isr or self._is_under_min_isr
 
     @property
     def promised_offset(self) -> int:
-        """Others may count on this replica for everything below, stable or not."""
-        end = self.log.log_end_offset
-        return max(self.log.stable_offset, min(self._promised, end)) if self.is_durable else end
+        """Other replicas may count on this one for everything below, stable or not."""
+        log = self.log
+        return watermark.promised_offset(
+            log.stable_offset, log.log_end_offset, self._promised, is_durable=self.is_durable
+        )
 
     def check_min_isr(self) -> None:
-        if len(self.isr) < self.config.min_insync_replicas and self._is_under_min_isr:  # the first is quick
+        if len(self.metadata.isr) < self.config.min_insync_replicas and self._is_under_min_isr:  # fast check first
             raise ApiError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self!r} has {len(self.isr)} in-sync replica(s), min.insync.replicas is "
@@ -369,9 +423,9 @@ class Partition:
             self._went_offline(error)
         elif ticket.generation != self.log.generation:
             if self.is_durable and self.log.stable_offset < self.log.log_end_offset:
-                self._commit.request(self)  # it counted for nothing, as the log was cut: what is left needs another
+                self._commit.request(self)  # the flush does not count, because the log was cut: the rest needs another
         elif not self.is_leader:
-            self._claim()  # also where flushing is left to the system by now: who leads may wait
+            self._claim()  # even if flushing is left to the system by now: the leader may wait
         elif self.is_durable:
             self._holds(ticket.end)
 
@@ -380,54 +434,58 @@ class Partition:
             self.when_claimed(self)
 
     def reopened(self, log: Log) -> None:
-        """Another log is in place of one that was offline: see `replica.revival` for what may be in it."""
+        """Replace an offline log with a new one: see `replica.revival` for its content."""
+        step = self._meet(Input.LOG_REOPENED)
         was_opened = self.log.was_opened
         self.log = log
         log.is_flushed_by_owner = True
-        self.high_watermark = min(max(self.high_watermark, log.log_start_offset), log.log_end_offset)
+        self.high_watermark = watermark.within_log(self.high_watermark, log.log_start_offset, log.log_end_offset)
         self._end = log.end_position()
-        if self.is_leader:
+        if step.act is Act.LEAD_WITH:
             if not was_opened:  # nothing was appended in this epoch
                 self.epoch_start_offset = log.log_end_offset
             self._holds(None)
         self._notify()
 
     def _went_offline(self, error: OSError) -> None:
-        if not self.is_deleted:
-            log.critical("%r is offline: flush failed: %s; it is tried again when the disk is well", self, error)
+        if self._meet(Input.LOG_OFFLINE).act is Act.IGNORE:
+            return
+        log.critical("%r is offline: flush failed: %s; it is tried again when the disk is well", self, error)
         self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.host.on_offline(self)
+        self.host.events.log_unusable(self)
 
     # -- high watermark ---------------------------------------------------------------------------------------
 
     def claimed_offset(self) -> int:
-        """Everything below counts as held by this replica."""
-        return self.log.stable_offset if self.is_durable else self.log.log_end_offset
+        """This replica counts as holding everything below."""
+        log = self.log
+        return watermark.claimed_offset(log.stable_offset, log.log_end_offset, is_durable=self.is_durable)
 
     def _holds(self, end: Position | None) -> None:
-        """This leader itself holds what lies below `end`; None: as far as its log says."""
+        """This leader holds the log below `end`; None: as far as its log says."""
         if self._followers is not None:
             self._count_replicas()
         elif end is not None:
             self._advance(end)
         elif (claimed := self.claimed_offset()) > self.high_watermark:
-            self.high_watermark = claimed  # where it lies is looked up when a reader comes
+            self.high_watermark = claimed  # its position is looked up by the next read
             self._committed(claimed)
 
     def _count_replicas(self) -> None:
-        """Move the high watermark to what all in-sync replicas hold."""
+        """Move the high watermark to the offset that all in-sync replicas have reached."""
         followers = self._followers
         claimed = self.claimed_offset()
         if followers is None or claimed <= self.high_watermark or self._is_under_min_isr:
             return
-        host = self.host
-        offset = followers.high_watermark(claimed, self.log.log_end_offset, host.now_ms(), host)
+        counted = watermark.maximal_isr(self.metadata.isr, followers.pending_isr)
+        end, host = self.log.log_end_offset, self.host
+        offset = watermark.held_by_all(claimed, counted, followers.by_id.values(), end, host.now_ms(), host)
         if offset > self.high_watermark:
-            self.high_watermark = offset  # where it lies is looked up when a reader comes
+            self.high_watermark = offset  # its position is looked up by the next read
             self._committed(offset)
 
     def _advance(self, end: Position) -> None:
-        """As the only replica there is, or because the leader says so."""
+        """For a sole replica, or because the leader says so."""
         if end.offset <= self.high_watermark:
             return
         self._end = end
@@ -442,7 +500,7 @@ class Partition:
             tell(self.waiters, self)
 
     def log_start_moved(self) -> None:
-        """Consumers' sessions tell of it."""
+        """Consumers' fetch sessions report it."""
         if self.waiters:
             tell(self.waiters, self)
 
@@ -462,25 +520,33 @@ class Partition:
         for _, callback in awaiting:
             callback(code)
 
-    # -- followers, as their leader sees them -----------------------------------------------------------------
+    # # -- followers, as seen by the leader --------------------------------------------------------------------
 
     @property
     def followers(self) -> Followers | None:
         """None: this broker does not lead, or is the only replica."""
         return self._followers
 
+    def preferred_read_replica(self, rack: str, offset: int, rack_of: Callable[[int], str | None]) -> int | None:
+        """An in-sync follower in the consumer's rack that has the offset; None: the leader itself."""
+        if self._followers is None:
+            return None
+        return preferred_read_replica(self._followers, self.isr, offset, rack, rack_of, self.node_id)
+
     def check_follower(self, replica_id: int, current_leader_epoch: int) -> None:
-        """A replica that asks must be one of ours. Raises ApiError."""
+        """The requesting replica must be one of this partition. Raises ApiError."""
         self.check_leading()
         if self._followers is None or replica_id not in self._followers.by_id:
-            # It may know of a reassignment that we have not heard of: it is to try again.
+            # It may know of a reassignment that has not reached us yet: it should try again.
             known = current_leader_epoch >= 0
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def follower_claimed(
         self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
     ) -> None:
-        """The replica says, apart from fetches, that it holds everything below `offset`. On durable topics: stable."""
+        """The replica reports, apart from fetches, that it holds everything below `offset`. On durable topics:
+        stable.
+        """
         followers, follower = self._follower(replica_id, broker_epoch)
         follower.claimed_offset = offset
         self._follower_holds(followers, follower, offset, log_start, now_ms)
@@ -488,7 +554,7 @@ class Partition:
     def follower_fetched(
         self, replica_id: int, offset: int, log_start: int, now_ms: int, broker_epoch: int = -1
     ) -> None:
-        """The replica holds everything below `offset`. `now_ms` is that of `Host`."""
+        """The replica holds everything below `offset`. `now_ms` is on the clock of `Host`."""
         followers, follower = self._follower(replica_id, broker_epoch)
         self._follower_holds(followers, follower, offset, log_start, now_ms)
 
@@ -496,7 +562,7 @@ class Partition:
         self, followers: Followers, follower: Follower, offset: int, log_start: int, now_ms: int
     ) -> None:
         is_news = follower.holds(offset, log_start, self.log.log_end_offset, now_ms)
-        if follower.broker_id not in followers.isr:
+        if follower.broker_id not in self.metadata.isr:
             self._look_at_return(followers, follower, now_ms)
         if is_news:
             self._count_replicas()
@@ -504,20 +570,23 @@ class Partition:
             self._look_at_deletions()
 
     def follower_asked(self, replica_id: int, log_start: int, now_ms: int, broker_epoch: int = -1) -> None:
-        """A sign of life: on durable topics a fetch says what the replica has written, not what it has made stable."""
+        """A fetch shows that the replica is alive. On durable topics it tells what the replica has written, not
+        flushed.
+        """
         _, follower = self._follower(replica_id, broker_epoch)
         follower.asked(log_start, self.log.log_end_offset, now_ms)
         if self._awaiting_deletion:
             self._look_at_deletions()
 
     def consider_returns(self) -> None:
-        """Where nobody writes there is nothing new to fetch or acknowledge: what followers hold still counts."""
+        """In an idle partition followers have nothing new to fetch or acknowledge; their known offsets still count."""
         if self._followers is not None:
             for follower in self._followers.by_id.values():
                 self._look_at_return(self._followers, follower, self.host.now_ms())
 
     def _look_at_return(self, followers: Followers, follower: Follower, now_ms: int) -> None:
-        joined = followers.joined_by(follower, self.high_watermark, self.epoch_start_offset, now_ms, self.host)
+        needed = watermark.joining_offset(self.high_watermark, self.epoch_start_offset)
+        joined = followers.joined_by(follower, self.metadata, needed, now_ms, self.host)
         if joined is not None:
             log.debug("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
             self.propose_isr(joined)
@@ -530,17 +599,17 @@ class Partition:
     # -- in-sync replicas -------------------------------------------------------------------------------------
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """To be asked of the controller; until it has answered, both the old and the new ones count."""
+        """Request the change from the controller. Until it answers, both the old and the new ISR count."""
         if self._followers is not None:
-            self._followers.propose(isr, self.host)
-            self.host.propose_isr(self)
+            self._followers.propose(isr, self.isr, self.host)
+            self.host.events.isr_proposed(self)
 
     def commit_isr(self, isr: tuple[int, ...], partition_epoch: int) -> None:
         """The controller has agreed; the metadata will say the same."""
         self.host.count_isr_change(self.isr, isr)
-        self.isr, self.partition_epoch = isr, partition_epoch
+        self._know(replace(self.metadata, isr=isr, partition_epoch=partition_epoch))
         if self._followers is not None:
-            self._followers.commit(isr)
+            self._followers.decided()
         self._isr_changed()
 
     def isr_refused(self) -> None:
@@ -550,7 +619,7 @@ class Partition:
 
     def _isr_changed(self) -> None:
         if self._is_under_min_isr:
-            # What waits has been appended, and may well be committed later: the client is to try again.
+            # The waiting batches are appended and may still be committed: the client should try again.
             self._fail_awaiting(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         self._holds(None)
 
@@ -559,7 +628,7 @@ class Partition:
     def append_fetched(
         self, data: Buffer, leader_epoch: int, high_watermark: int, log_start_offset: int, now_ms: int
     ) -> None:
-        """What a fetch from the leader of `leader_epoch` brought. Raises CorruptBatch with nothing written."""
+        """Append a fetch answer from the leader of `leader_epoch`. Raises CorruptBatch with nothing written."""
         self.check_following(leader_epoch)
         self.check_online()
         owner = self.log
@@ -567,7 +636,7 @@ class Partition:
             owner.append_replicated(data, now_ms, self.leader_epoch)
         elif len(data):
             raise StorageError(f"{self!r}: {len(data)} bytes are too few for a batch")
-        target = min(high_watermark, owner.log_end_offset)
+        target = watermark.of_follower(self.high_watermark, high_watermark, owner.log_end_offset)
         if target > self.high_watermark:
             self.high_watermark = target
             self._committed(target)
@@ -575,7 +644,7 @@ class Partition:
         if start > owner.log_start_offset:
             owner.move_log_start(start)
             self.log_start_moved()
-            self.host.on_log_start(self)
+            self.host.log_start_moved(self)
         self._flush_what_is_due()
 
     def _flush_what_is_due(self) -> None:
@@ -587,17 +656,19 @@ class Partition:
             self._commit.request(self)
 
     def check_following(self, leader_epoch: int) -> None:
-        """Whoever fetched for an earlier role of this partition is too late. Raises ApiError."""
+        """Reject an answer to a fetch of an earlier role of this partition. Raises ApiError."""
         if self.is_deleted or self.is_leader or leader_epoch != self.leader_epoch:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} has moved on to epoch {self.leader_epoch}")
 
-    # -- cuts, on followers -----------------------------------------------------------------------------------
+    # # -- truncation, on followers ----------------------------------------------------------------------------
 
     def begin_cut(self, offset: int, *, may_wait: bool = True) -> Cut | None:
-        """As `Log.begin_cut`: a recovery point of at most that is persisted. Then `Cut.run` and `end_cut`."""
+        """Like `Log.begin_cut`: the persisted recovery point is at most `offset`. Then `Cut.run` and `end_cut`."""
+        step = self._meet(Input.CUT_BEGINS)
         before, mark = self.log.log_end_offset, self.high_watermark
         cut = self.log.begin_cut(offset, may_wait=may_wait)
         if cut is not None:
+            self._enter(step.role)
             log.info("%r: cut from offset %d to %d as the leader has it", self, before, offset)
             self.high_watermark = min(mark, self.log.log_end_offset)
             if self.high_watermark < mark:
@@ -605,29 +676,43 @@ class Partition:
         return cut
 
     def begin_anew(self, offset: int) -> Cut:
-        """Follower: the leader has nothing of what is here. As `begin_cut`."""
+        """On a follower: the leader has nothing of this log. Like `begin_cut`."""
+        step = self._meet(Input.CUT_BEGINS)
         log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
         cut = self.log.begin_anew(offset)
+        self._enter(step.role)
         self.high_watermark = self.log.log_end_offset
         return cut
 
     def begin_below(self, batch: bytes, now_ms: int) -> Cut:
-        """As `begin_anew`, with a batch in which the start of the log lies: see `Log.begin_below`."""
+        """Like `begin_anew`, with the batch that contains the log start: see `Log.begin_below`."""
+        step = self._meet(Input.CUT_BEGINS)
         log.info("%r: begins with the batch in which its start %d lies", self, self.log.log_start_offset)
-        return self.log.begin_below(batch, now_ms, self.leader_epoch)
+        cut = self.log.begin_below(batch, now_ms, self.leader_epoch)
+        self._enter(step.role)
+        return cut
+
+    def hold(self) -> Cut:
+        """For a new replica: its log is not used and does not change until `end_cut`."""
+        step = self._meet(Input.CUT_BEGINS)
+        cut = self.log.hold()
+        self._enter(step.role)
+        return cut
 
     def end_cut(self, cut: Cut) -> None:
-        """Raises StorageError where it failed: then the log is offline. What the metadata said meanwhile counts now."""
+        """Raises StorageError if the cut failed: then the log is offline. Metadata received meanwhile applies now."""
+        step = self._meet(Input.CUT_ENDS)
+        self._enter(step.role)
         try:
             self._end_cut(cut)
-            if not self.is_deleted:
+            if step.act is Act.TAKE_BACK:
                 self._flush_what_is_due()
         finally:
             told, self._told = self._told, []
-            if told and not self.is_deleted:
+            if told and step.act is Act.TAKE_BACK:
                 for state in told:
                     self.apply_state(state)
-                self.host.on_told(self)
+                self.host.events.role_changed(self)
 
     def _end_cut(self, cut: Cut) -> None:
         try:
@@ -637,17 +722,17 @@ class Partition:
                 self._end = self.log.end_position()
             self._cut_to_end()
         finally:
-            self._notify()  # who waits behind the new end is out of range, or the log is offline
+            self._notify()  # waiters behind the new end are out of range, or the log is offline
 
     def truncate_to(self, offset: int) -> None:
-        """Here and now. Blocks."""
+        """Truncate synchronously. Blocks."""
         cut = self.begin_cut(offset)
         if cut is not None:
             cut.run()
             self.end_cut(cut)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Here and now. Blocks."""
+        """Truncate synchronously. Blocks."""
         cut = self.begin_anew(offset)
         cut.run()
         self.end_cut(cut)
@@ -655,7 +740,7 @@ class Partition:
     def _cut_to_end(self) -> None:
         end = self.log.end_position()
         if self._end.offset > end.offset:
-            self._end = end  # what is written there next may lie elsewhere
+            self._end = end  # later records there may have another position
         if self.high_watermark >= end.offset:
             self.high_watermark = end.offset
             self._end = end
@@ -664,9 +749,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything below is decided: no open transaction starts before it."""
-        unstable = self.log.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(self.high_watermark, unstable)
+        """Everything below is decided: it precedes all open transactions and those whose marker may be lost."""
+        return self.log.last_stable_offset(self.high_watermark)
 
     def check_online(self) -> None:
         self.log.check_readable()
@@ -676,13 +760,13 @@ class Partition:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
 
     def read(self, offset: int, max_bytes: int, *, read_committed: bool = False) -> LogSlice | None:
-        """Whole batches from the one that holds `offset`; None when nothing is readable yet.
+        """Whole batches from the one that holds `offset`; None if nothing is readable yet.
 
-        Never waits for the disk: NotCached where it would have to, then `lookup`.
+        Never waits for the disk: raises NotCached instead; then use `lookup`.
         """
         log = self.log
-        # First of all: a log that could not be opened knows nothing of its offsets, and a client
-        # that is told "out of range" starts over somewhere else.
+        # Checked first: a log that could not be opened does not know its offsets, and a client that gets "out of range"
+        # resets its position.
         self.check_online()
         self.check_offset(offset)
         limit = self.high_watermark
@@ -700,7 +784,7 @@ class Partition:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
     def read_to_end(self, offset: int, max_bytes: int) -> LogSlice | None:
-        """For followers: also what is not committed yet. NotCached as in `read`."""
+        """For followers: includes uncommitted records. Raises NotCached like `read`."""
         self.check_online()
         self.check_offset(offset)
         try:
@@ -709,7 +793,7 @@ class Partition:
             raise StorageError(f"cannot read {self!r} at offset {offset}: {error}") from error
 
     def lookup(self, offset: int, max_bytes: int, *, to_end: bool = False, read_committed: bool = False) -> Lookup:
-        """For a worker, where `read` or `read_to_end` raised NotCached. Then `LogReader.end_lookup`."""
+        """For a worker, after `read` or `read_to_end` raised NotCached. Then `LogReader.end_lookup`."""
         if to_end:
             return self.log.reader.lookup(offset, max_bytes)
         end_offset = self.last_stable_offset if read_committed else self.high_watermark
@@ -720,7 +804,7 @@ class Partition:
     def delete_records(self, before_offset: int) -> int:
         """Move the log start; -1 means the high watermark. Returns the new log start.
 
-        Whole segments below it are for `Housekeeping.delete_below_start`.
+        `Housekeeping.delete_below_start` deletes whole segments below it.
         """
         self.check_leading()
         self.check_online()
@@ -731,12 +815,12 @@ class Partition:
                 f"cannot delete {self!r} up to {before_offset}: its high watermark is {self.high_watermark}",
             )
         self.log.move_log_start(target)
-        self._notify()  # followers delete as they hear of it
+        self._notify()  # followers learn the new log start from their fetches
         return self.log.log_start_offset
 
     @property
     def low_watermark(self) -> int:
-        """No replica that lives holds anything below."""
+        """The smallest log start offset of the live replicas."""
         start = self.log.log_start_offset
         return start if self._followers is None else self._followers.low_watermark(start, self.host)
 
@@ -755,16 +839,13 @@ class Partition:
             callback(ErrorCode.NONE)
 
     def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
-        """Compaction put one segment in the place of those at `bases`; the one after them is at `next_base`."""
+        """Compaction replaced the segments at `bases` with one; the segment after them is at `next_base`."""
         if self._end.segment in bases:  # all of them lie below the high watermark
             self._end = Position(self._end.offset, next_base, 0)
 
     def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:
-        """The topic is gone, or this replica of it: tell everyone who waits. Files are the caller's business."""
-        self.is_deleted = True
-        self.is_leader = False
-        self._followers = None
-        self._gate = _refuse_append
+        """The topic or this replica is gone: fail all waiters. The caller removes the files."""
+        self._enter(self._meet(Input.DELETE).role)
         self._fail(code)
 
 

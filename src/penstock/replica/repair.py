@@ -1,24 +1,24 @@
-"""A replica that finds damage on its own disk takes what is damaged again from its leader.
+"""Repairs a replica that finds damage on its own disk: it fetches the damaged part again from its leader.
 
-Whoever reads (a fetch, compaction, a verification) reports what it found; a log that could not even be opened is found
-when its role is known. Until the replica is whole again it must not count as one that has everything, so the order is
+Readers (a fetch, compaction, a verification) report damage. A log that could not be opened is found when its role is
+known. Until it is repaired the replica must not count as complete, so the order is
 
-    leading          ask the controller for in-sync replicas without this one, and so for another leader
-    following        look at the leader's copy (`replica.second_opinion`): nothing is done on the word of one reader
-    in sync          stop fetching and tell the leader that no more than the sound part is here: it asks the
-                     controller to go on without this replica
-    out of sync      tell the leader the same: it may have asked for this one's return, and withdraws that. Five seconds
-                     later, if still out of sync, look at the leader's copy once more, and at the damage: a read may
-                     have gone wrong. Keep what is cut (`replica.set_aside`), cut right before the damage, durably, and
-                     fetch again from there. In sync again: what was kept goes
+    leading          ask the controller for an ISR without this replica, and so for another leader
+    following        compare with the leader's copy (`replica.second_opinion`): one reader's report is not enough
+    in sync          stop fetching and tell the leader that only the sound part is here: it asks the controller for an
+                     ISR without this replica
+    out of sync      tell the leader the same: if it has asked for this replica's return, it withdraws the request. Five
+                     seconds later, if still out of sync, compare with the leader's copy again and check the damage
+                     again: a read may have gone wrong. Keep the part to cut (`replica.set_aside`), truncate right
+                     before the damage, durably, and fetch again from there. Once in sync, remove the kept part
 
-each step begun when the metadata says that the one before has taken effect (`role_changed`), and only while the others
-in sync are as many as `min.insync.replicas` asks for. With fewer, the controller would keep this replica eligible
-(KIP-966), and what is sound in it may exist nowhere else: it goes on as it is until enough others are back.
+Each step begins when the metadata confirms the one before (`role_changed`), and only while at least
+`min.insync.replicas` others are in sync. With fewer, the controller would keep this replica eligible (KIP-966), and its
+sound part may be the only copy: the repair waits until enough others are back.
 
-A log that could not be opened is offline until it is repaired. If that fails it is tried again, with growing pauses.
+A log that could not be opened is offline until it is repaired. A failed repair is tried again, with growing pauses.
 
-Must not know: who reports. Blocks nothing: files are read in workers.
+Must not know: the readers. Blocks nothing: files are read in workers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Following(LeaderCopy, Protocol):
-    """`replica.fetchers.ReplicaFetchers`, of which a repair needs this."""
+    """The part of `replica.fetchers.ReplicaFetchers` that a repair uses."""
 
     node_id: int
 
@@ -62,7 +62,7 @@ class Following(LeaderCopy, Protocol):
 
 class Scan(NamedTuple):
     last_sound_base: int | None
-    """Of the last batch before the damage, or of the last one of all."""
+    """Of the last batch before the damage, or of the last batch if there is no damage."""
     is_damaged: bool
     sound_at: int = 0
     """The position of that batch."""
@@ -90,9 +90,9 @@ def scan(
     epochs: LeaderEpochs | None = None,
     max_epoch: int = MAX_EPOCH,
 ) -> Scan:
-    """Walk a segment that holds these offsets, with every checksum. Blocks; may run in a thread.
+    """Read a segment with these offsets and verify every checksum. Blocks; may run in a thread.
 
-    Offsets and leader epochs lie outside the checksums. Where two neighbours do not fit, either may be the wrong one.
+    Checksums do not cover offsets and leader epochs. If two neighbouring batches do not fit, either may be wrong.
     """
     last: tuple[int | None, int] = (None, 0)  # base offset, position
     before_last = last
@@ -126,21 +126,21 @@ class Repairs:
         self._workers = workers
         self._under_way: dict[Partition, asyncio.Event] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._trusted: dict[Partition, float] = {}  # until when: its leader has the same bytes
+        self._trusted: dict[Partition, float] = {}  # until when the leader is known to have the same bytes
         self._said: dict[Partition, str] = {}
         self._resigned: dict[Partition, tuple[int, float]] = {}  # in which leader epoch, and when
-        self._pauses: dict[Partition, float] = {}  # of logs that could not be opened, until the next attempt
+        self._pauses: dict[Partition, float] = {}  # after a failed open: the pause before the next attempt
         self._timers: dict[Partition, asyncio.TimerHandle] = {}
         self.repaired = 0
         self.refused = 0
-        """Damage that was none: the leader had the same bytes."""
+        """False reports: the leader had the same bytes."""
 
     @property
     def under_way(self) -> list[Partition]:
         return list(self._under_way)
 
     def found(self, partition: Partition, path: str | None = None) -> None:
-        """Something in the partition's log is damaged: in the segment at `path`, or somewhere. Cheap to repeat."""
+        """The partition's log is damaged: in the segment at `path`, or in an unknown place. Cheap to repeat."""
         if partition in self._under_way or partition.is_deleted or len(partition.replicas) < 2:
             return
         if self._trusted.get(partition, 0.0) > self._loop.time():
@@ -169,7 +169,7 @@ class Repairs:
             self._trusted.pop(partition, None)
             self._resigned.pop(partition, None)
         elif could_not_be_opened(partition) or partition.log.epochs.latest > partition.leader_epoch:
-            self.found(partition)  # no checksum covers the epoch of a batch: only a later leader would have written it
+            self.found(partition)  # no checksum covers a batch's epoch; only a later leader writes it
 
     def stop(self) -> None:
         for task in list(self._tasks):
@@ -178,7 +178,7 @@ class Repairs:
             timer.cancel()
 
     def _is_in_sync(self, partition: Partition) -> bool:
-        """As a follower: who leads was perhaps elected for want of a better one."""
+        """As a follower: a leader may have been elected only because no better replica was available."""
         return self._following.node_id in partition.isr and not partition.is_leader and partition.leader >= 0
 
     async def _drop_set_aside(self, partition: Partition) -> None:
@@ -207,7 +207,7 @@ class Repairs:
         self._try_later(partition)
 
     def _try_later(self, partition: Partition) -> None:
-        """Nobody reads a log that could not be opened, so nobody meets its damage again. Pauses grow."""
+        """A log that could not be opened is not read, so its damage is not reported again. Pauses grow."""
         if partition.is_deleted or not could_not_be_opened(partition):
             self._pauses.pop(partition, None)
         elif partition not in self._timers:
@@ -219,7 +219,7 @@ class Repairs:
         del self._timers[partition]
         if could_not_be_opened(partition):
             self.found(partition)
-        if partition not in self._under_way:  # its leader is trusted for a while
+        if partition not in self._under_way:  # the same-bytes verdict still holds
             self._try_later(partition)
 
     async def _find_in_unreadable(self, partition: Partition) -> Found:
@@ -232,7 +232,7 @@ class Repairs:
         return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
 
     async def _find(self, partition: Partition, path: str | None) -> Found | None:
-        """Where the sound part ends. The segment before is looked at too: the damage may be in the very first batch."""
+        """Where the sound part ends. Includes the segment before: the damage may be in the very first batch."""
         owner = partition.log
         owner.check_not_being_cut()
         may_have_gaps = not owner.gaps.is_contiguous
@@ -241,7 +241,7 @@ class Repairs:
         segments = owner.segments
         at = next((index for index, segment in enumerate(segments) if segment.path == path), 1)
         ends = [*(segment.base_offset for segment in segments[1:]), owner.log_end_offset]
-        # As all of it is now: the log may grow while it is read, or be cut, which changes everything.
+        # A snapshot of the sizes: the log may grow while it is read. A cut changes the generation.
         sizes, generation = [segment.size for segment in segments], owner.generation
         for segment, end, size in list(zip(segments, ends, sizes, strict=True))[max(0, at - 1) :]:
             if not size:
@@ -253,34 +253,34 @@ class Repairs:
 
             found = await self._workers.run(look)
             if partition.log is not owner or owner.generation != generation:
-                return None  # if it was not in what was cut, it will be met again
+                return None  # if the cut did not remove the damage, a reader will report it again
             last = found.last_sound_base if found.last_sound_base is not None else last
             if found.is_damaged:
                 log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)
                 asked_from = segment.base_offset if found.last_sound_base is None else found.last_sound_base
                 place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
                 start = owner.log_start_offset
-                # One sound batch goes too: where a damaged one begins cannot be looked up any more.
+                # One sound batch goes too: the start of a damaged one cannot be looked up any more.
                 return Found(start if last is None else max(last, start), place, generation, is_unreadable=False)
         return None
 
     async def _replace(self, partition: Partition, found: Found) -> None:
-        """Walk the partition through the steps, and cut it when it no longer counts."""
+        """Take the partition through the steps, and cut it once the replica no longer counts."""
         changed = self._under_way[partition]
-        told: tuple[int, float] | None = None  # while it does not count: the leader epoch, and since when
+        told: tuple[int, float] | None = None  # while out of sync: the leader epoch, and since when
         confirmed: int | None = partition.leader_epoch if found.is_unreadable else None  # in which leader epoch
         offset, owner = found.offset, partition.log
         while not partition.is_deleted:
             changed.clear()
             if partition.log is not owner or owner.generation != found.generation:
-                return  # it was cut by others: if the damage was not in that, it will be met again
+                return  # another cut was made: if it did not remove the damage, a reader will report it again
             if not self._is_dispensable(partition):
                 told = None
                 self._following.release(partition)
             elif partition.is_leader:
                 self._resign(partition)
             elif partition.leader >= 0 and confirmed is None:
-                # Before anything else: where nothing is damaged, nobody need leave the in-sync replicas.
+                # First of all: if nothing is damaged, no replica need leave the ISR.
                 epoch = partition.leader_epoch
                 verdict = await self._ask(partition, found)
                 if verdict is Verdict.SOUND:
@@ -301,9 +301,11 @@ class Repairs:
             await _set_or_later(changed)
 
     async def _mend(self, partition: Partition, found: Found) -> bool:
-        """False: not yet. Whatever is waited for, the partition's standing is looked at again before the next step."""
+        """Return False if not done yet. After each wait the partition's standing is checked again before the
+        next step.
+        """
         epoch, owner = partition.leader_epoch, partition.log
-        verdict = await self._ask(partition, found)  # once more: it may be another leader, or rotten by now
+        verdict = await self._ask(partition, found)  # again: the leader or its copy may have changed
         if verdict is not Verdict.DAMAGED:
             return verdict is Verdict.SOUND
         if not await self._is_still_damaged(partition, found):
@@ -316,7 +318,7 @@ class Repairs:
         else:
             await self._recovering.set_aside.keep_tail(partition, offset)
         if partition.log is not owner or owner.generation != found.generation:
-            return True  # it was cut by others: if the damage was not in that, it will be met again
+            return True  # another cut was made: if it did not remove the damage, a reader will report it again
         if not self._may_cut(partition, epoch):
             return False
         await self._cut(partition, offset)
@@ -326,7 +328,9 @@ class Repairs:
         return True
 
     async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
-        """Memory can be wrong where the disk is not, and the leader of a compacted log has other bytes there anyway."""
+        """Memory can be wrong where the disk is right, and the leader of a compacted log has other bytes there
+        anyway.
+        """
         if found.is_unreadable or found.place is None or await self._find(partition, found.place.path) is not None:
             return True
         log.error("%r is not cut: what was damaged when it was read can be read now", partition)
@@ -343,7 +347,7 @@ class Repairs:
         return opinion.verdict
 
     def _say(self, partition: Partition, what: str) -> None:
-        """Once, however often it is looked at."""
+        """Logs each message once, however often the state is checked."""
         if self._said.get(partition) != what:
             self._said[partition] = what
             log.error("%r %s", partition, what)
@@ -353,7 +357,7 @@ class Repairs:
         return is_following and self._following.node_id not in partition.isr and self._is_dispensable(partition)
 
     async def _leave(self, partition: Partition, offset: int) -> None:
-        """After the cut. Its return may have been decided in spite of all: it has not what it should have."""
+        """After the cut. The replica may have been added to the ISR all the same, but its log is incomplete."""
         changed = self._under_way[partition]
         while self._following.node_id in partition.isr and not partition.is_leader and self._is_dispensable(partition):
             changed.clear()
@@ -373,9 +377,9 @@ class Repairs:
         return len(others) >= needed
 
     def _resign(self, partition: Partition) -> None:
-        """A leader that asks for in-sync replicas without itself asks for another leader among them.
+        """Request an ISR without this leader, and so another leader.
 
-        In one epoch a minute at most: where a reader is wrong about all replicas, each would hand over to the next.
+        At most once a minute: if a reader is wrong about all replicas, each would hand over to the next.
         """
         followers = partition.followers
         epoch, now_s = partition.leader_epoch, self._loop.time()
@@ -384,7 +388,7 @@ class Repairs:
             return
         if followers is not None and followers.pending_isr is None:
             self._resigned[partition] = epoch, now_s
-            others = tuple(one for one in followers.isr if one != self._following.node_id)
+            others = tuple(one for one in partition.isr if one != self._following.node_id)
             log.warning("%r is damaged here, where it is led: asking for another leader among %s", partition, others)
             partition.propose_isr(others)
 
@@ -413,22 +417,23 @@ class Repairs:
 
 
 def _cut_from(partition: Partition, damaged: int) -> int:
-    """A compacted log goes as a whole. The leader has dropped tombstones that every replica had, this one too: behind
-    the damage they would be missing, and before it are the keys that they deleted."""
+    """A compacted log is replaced as a whole. The leader has dropped tombstones that every replica had. After a partial
+    cut they would be missing here, while the keys that they deleted are in the part before the cut.
+    """
     owner = partition.log
     is_compacted = owner.config.compact or owner.gaps.are_known
     return min(damaged, owner.log_start_offset) if is_compacted else damaged
 
 
 async def _set_or_later(event: asyncio.Event) -> None:
-    """After a while in any case: nobody may have heard."""
+    """Wait for the event, but not for ever: the message to the leader may be lost."""
     with suppress(TimeoutError):
         async with asyncio.timeout(REPEAT_AFTER_S):
             await event.wait()
 
 
 def _damage_in(owner: Log, cause: CorruptBatch) -> Damage:
-    """Where a log that could not be opened is damaged. Blocks; raises OSError."""
+    """Find the damage in a log that could not be opened. Blocks; raises OSError."""
     base_offset = int(cause.path.rpartition("/")[2].removesuffix(LOG))
     file = owner.open_file(cause.path)
     size = file.size()
@@ -439,6 +444,6 @@ def _damage_in(owner: Log, cause: CorruptBatch) -> Damage:
 
 
 def could_not_be_opened(partition: Partition) -> bool:
-    """Because of damage, that is; a disk that fails is not mended by writing more to it."""
+    """Because of damage. A disk that fails is not repaired by more writes."""
     offline = partition.log.offline
     return offline is not None and isinstance(offline.__cause__, (CorruptBatch, RecordsMissing))

@@ -1,15 +1,15 @@
-"""One leader followed: a connection, a fetch under way on it, and what comes appended where it lies.
+"""Follows one leader: a connection, a fetch under way on it, and the append of its records straight from the buffer.
 
-The answer to a fetch is taken apart in the receive buffer and each partition's batches are written from there, in
-the call that brought them: no task, no copy. The next fetch leaves in the same call. What must wait for others (a
-truncation, the leader's bounds) is a task, and its partition is held out of the session meanwhile.
+The fetch answer is parsed in the receive buffer, and each partition's batches are written from there in the same call:
+no task, no copy. The next fetch leaves in the same call. Slow work (a truncation, a request for the leader's bounds) is
+a task, and its partition stays out of the session meanwhile.
 
-On durable topics the log runs ahead of its disk, so what is stable is said apart (`replica.claims`). The leader has
-parked our fetch then and need not answer it.
+On durable topics the log runs ahead of its disk, so the stable offset is reported separately (`replica.claims`). The
+leader has then parked our fetch and need not answer it.
 
-Must not know: why a partition is followed, what a log looks like. Fetch is spoken in one version, 17, without asking
-which ones the leader knows: brokers of a cluster know it. `num.replica.fetchers` is not looked at: one connection
-a leader, as there is one loop.
+Must not know: why a partition is followed, the log format. Uses one Fetch version, 17, without asking for the leader's
+versions: all brokers of a cluster serve it. `num.replica.fetchers` is ignored: there is one connection for each leader,
+because there is one loop.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from penstock.broker_link.introduction import PeerIdentity
 from penstock.broker_link.leader_link import LeaderLink, retry_s
 from penstock.config.broker import BrokerConfig
+from penstock.core.partition.following import Input
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.replica.claims import Claims
@@ -48,7 +49,7 @@ SESSION_IS_GONE = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-# One of the two brokers has not heard of the latest change yet, which is a matter of milliseconds.
+# One of the two brokers has not received the latest change yet; it takes milliseconds.
 METADATA_IS_COMING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -95,14 +96,14 @@ class ReplicaFetcher:
         self._clock = clock
         self.session = FollowerSession(follower.node_id, follower.quota)
         self._is_fetching = False
-        self._is_parked = False  # the fetch under way may be held by the leader
+        self._is_parked = False  # the leader may park the fetch under way
         self._is_kick_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
         self._is_stopped = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._last_sent_s = 0.0
-        self._broker_epoch = -1  # in which the session was begun
+        self._broker_epoch = -1  # the epoch in which the session began
         # for observability
         self.fetches = 0
         self.bytes_fetched = 0
@@ -134,7 +135,7 @@ class ReplicaFetcher:
         self.session.unfollow(partition.topic_id, partition.index)
 
     def stop(self) -> None:
-        """At once and for good; what is being truncated is truncated."""
+        """Stop at once and permanently; truncations under way continue."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -145,13 +146,13 @@ class ReplicaFetcher:
         """A truncation is under way."""
         return bool(self._tasks)
 
-    def release(self, followed: FollowedPartition, *, is_damaged: bool = False, is_withdrawn: bool = False) -> None:
-        """After `session.hold`: it is asked for again."""
-        self.session.release(followed, is_damaged=is_damaged, is_withdrawn=is_withdrawn)
+    def let_go(self, followed: FollowedPartition, met: Input) -> None:
+        """`met` ends a hold. The partition is fetched again unless another hold remains."""
+        self.session.meet(followed, met)
         self._kick_soon()
 
     async def settled(self) -> None:
-        """Nothing of this fetcher runs any more."""
+        """Wait until nothing of this fetcher runs."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
@@ -167,7 +168,7 @@ class ReplicaFetcher:
             self._loop.call_soon(self._kick)
 
     def _kick(self) -> None:
-        """There is something new to ask for: now, or as soon as the leader has let go of the fetch it holds."""
+        """There is something new to fetch: send it now, or as soon as the leader answers the parked fetch."""
         self._is_kick_due = False
         if not self.link.is_up or self._is_stopped:
             return
@@ -182,7 +183,7 @@ class ReplicaFetcher:
             return
         now_s = self._clock.monotonic()
         if (broker_epoch := self._follower.broker_epoch()) != self._broker_epoch:
-            # Registered anew: what the leader knows of this broker counts no more, also where nothing has happened.
+            # Registered again: the leader drops its state of the earlier broker epoch, even if nothing else changed.
             self._broker_epoch = broker_epoch
             self.session.reset()
         request = self.session.next_request(self._follower.config, broker_epoch, now_s)
@@ -196,9 +197,9 @@ class ReplicaFetcher:
         self.link.send(Api.FETCH, FETCH_VERSION, request, self._fetched)
 
     def _set_timer(self, now_s: float) -> None:
-        """While a fetch is under way, to notice when the leader has fallen silent; else for partitions that wait.
+        """While a fetch is under way, detects a silent leader; else wakes up for delayed partitions.
 
-        One that is set and not too late stays: a fetch is sent thousands of times a second.
+        A timer that is set and not too late stays: fetches are sent thousands of times a second.
         """
         due_s = max(self._silent_from_s, now_s + SHORTEST_TIMER_S)
         wakeup_s = None if self._is_fetching else self.session.next_wakeup_s()
@@ -213,7 +214,7 @@ class ReplicaFetcher:
 
     @property
     def _silent_from_s(self) -> float:
-        """When the fetch under way should have been answered."""
+        """The deadline for the answer to the fetch under way."""
         config = self._follower.config
         return self._last_sent_s + (config.replica_socket_timeout_ms + config.replica_fetch_wait_max_ms) / 1000
 
@@ -250,14 +251,14 @@ class ReplicaFetcher:
                 if followed.is_as_asked:
                     self._take(followed, data, now_ms, now_s)
                 else:
-                    session.changed(followed)
+                    session.meet(followed, Input.OUTDATED)
         for followed in session.take_matched():
-            if followed.partition.is_durable:  # else the fetch itself has said it
+            if followed.partition.is_durable:  # otherwise the fetch itself has reported it
                 self.claims.claimed(followed.partition)
         self._fetch()
 
     def _refused(self, code: ErrorCode) -> None:
-        """The whole fetch, not a partition of it."""
+        """An error of the whole fetch, not of one partition."""
         if code in SESSION_IS_GONE:
             log.info("broker %d: %s; a new fetch session begins", self.leader_id, code.name)
             self.session.reset()
@@ -267,8 +268,8 @@ class ReplicaFetcher:
         until_s = self._clock.monotonic() + self._backoff_s()
         log.warning("broker %d refused a fetch: %s; trying again", self.leader_id, code.name)
         self.session.reset()
-        for followed in list(self.session.followed.values()):
-            self.session.delay(followed, until_s)
+        for followed in self.session.followed.values():
+            self.session.delay(followed, Input.FETCH_REFUSED, until_s)
         self._fetch()
 
     def _take(self, followed: FollowedPartition, data: PartitionData, now_ms: int, now_s: float) -> None:
@@ -278,7 +279,7 @@ class ReplicaFetcher:
         partition = followed.partition
         if data.diverging_epoch is not None:
             epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
-            self._hold_for(followed, self._recovering.truncate_to_leader(partition, epoch, end_offset))
+            self._hold_for(followed, Input.DIVERGES, self._recovering.truncate_to_leader(partition, epoch, end_offset))
             return
         records = data.records
         assert records is None or isinstance(records, bytes | memoryview)
@@ -289,7 +290,8 @@ class ReplicaFetcher:
         try:
             first = batch_around_start(partition, records) if records else None
             if first is not None:
-                self._hold_for(followed, self._recovering.begin_below(partition, first, now_ms))
+                work = self._recovering.begin_below(partition, first, now_ms)
+                self._hold_for(followed, Input.BEGINS_INSIDE, work)
                 return
             partition.append_fetched(
                 records or b"", followed.asked_epoch, data.high_watermark, data.log_start_offset, now_ms
@@ -301,54 +303,57 @@ class ReplicaFetcher:
         followed.last_error = ""
         followed.lag = max(0, data.high_watermark - partition.log.log_end_offset)
         self.bytes_fetched += size
-        if size or partition.log.log_start_offset != log_start:  # who deletes records waits for all to say so
-            self.session.changed(followed)
+        # A DeleteRecords request waits until all replicas report their log starts.
+        has_news = size > 0 or partition.log.log_start_offset != log_start
+        self.session.meet(followed, Input.RECORDS if has_news else Input.NOTHING_NEW)
 
-    # -- what goes wrong ------------------------------------------------------------------------------------------
+    # # -- failures --------------------------------------------------------------------------------------------------
 
     def _failed(self, followed: FollowedPartition, code: ErrorCode, now_s: float) -> None:
         """The leader answered with an error for this partition."""
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._hold_for(followed, self._settle_bounds(followed))
+            self._hold_for(followed, Input.OUT_OF_RANGE, self._settle_bounds(followed))
             return
         self.errors += 1
         if code in METADATA_IS_COMING:
             wait_s = retry_s(followed.failures, self._backoff_s())
             followed.failures += 1
+            met = Input.METADATA_IS_COMING
         else:
             wait_s = self._backoff_s()
             self._say(followed, f"broker {self.leader_id} answers {code.name}")
-        self.session.delay(followed, now_s + wait_s)
+            met = Input.REFUSED
+        self.session.delay(followed, met, now_s + wait_s)
 
     def _not_taken(self, followed: FollowedPartition, error: ApiError | StorageError, now_s: float) -> None:
-        """It arrived and could not be appended: damaged on the way or at the leader, or the disk here is at fault."""
+        """The records could not be appended: damaged in transit or at the leader, or the disk here failed."""
         self.errors += 1
         self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
         if isinstance(error, StorageError) and not isinstance(error, CorruptBatch):
-            # A full disk, or a broken one: writers must not wait for this replica until it is late.
+            # A full or broken disk: producers must not wait until this replica counts as late.
             self.claims.disown(followed, followed.partition.claimed_offset())
-        self.session.delay(followed, now_s + self._backoff_s())
+        self.session.delay(followed, Input.NOT_APPENDED, now_s + self._backoff_s())
 
     def _not_fitted(self, followed: FollowedPartition, error: Exception) -> None:
-        """The log here could not be made to agree with the leader's."""
+        """The local log could not be made to agree with the leader's."""
         self.errors += 1
         self._say(followed, f"it cannot be fitted to the log of broker {self.leader_id}: {error}")
-        self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
+        self.session.delay(followed, Input.NOT_FITTED, self._clock.monotonic() + self._backoff_s())
 
     def _say(self, followed: FollowedPartition, what: str) -> None:
-        """Once, however often it is tried."""
+        """Logs each message once, however often the fetch is tried."""
         if what != followed.last_error:
             followed.last_error = what
             log.warning("%r cannot be replicated: %s; trying again", followed.partition, what)
 
-    def _hold_for(self, followed: FollowedPartition, work: Coroutine[Any, Any, None]) -> None:
-        """Nothing is asked for the partition until `work` is done, which may take its time."""
-        self.session.hold(followed)
+    def _hold_for(self, followed: FollowedPartition, met: Input, work: Coroutine[Any, Any, None]) -> None:
+        """Does not fetch the partition until `work` is done, which may take long; `met` is the reason."""
+        self.session.meet(followed, met)
 
         async def run() -> None:
             try:
                 await work
-            except CorruptBatch as error:  # of our own log: nothing was fetched here
+            except CorruptBatch as error:  # the local log is damaged: nothing was fetched here
                 self._not_fitted(followed, error)
                 self._follower.found_damage(followed.partition, error.path)
             except ApiError as error:
@@ -357,14 +362,16 @@ class ReplicaFetcher:
                 self._not_fitted(followed, error)
                 self.claims.disown(followed, followed.partition.claimed_offset())
             finally:
-                self.release(followed)
+                self.let_go(followed, Input.FITTED)
 
         task = self._loop.create_task(run())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     async def _settle_bounds(self, followed: FollowedPartition) -> None:
-        """Our end is outside the leader's log: below its start, or above its end (Kafka's fetchOffsetAndTruncate)."""
+        """Our log end is outside the leader's log: below its start, or above its end (Kafka's
+        fetchOffsetAndTruncate).
+        """
         partition = followed.partition
         epoch = partition.leader_epoch
         end_offset = await self.ask_offset(partition, LATEST)
@@ -374,22 +381,22 @@ class ReplicaFetcher:
         before = partition.log.log_end_offset
         await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
         if partition.log.log_end_offset == before and partition.leader_epoch == epoch:
-            # It would be answered so for ever, as fast as it is asked.
+            # The same answer would come back for ever, as fast as we can ask.
             self.errors += 1
             self._say(
                 followed,
                 f"broker {self.leader_id} has offsets {start_offset} to {end_offset} and does not go on from {before} "
                 f"of leader epoch {partition.log.epochs.latest}: one of the two logs may be damaged",
             )
-            self.session.delay(followed, self._clock.monotonic() + self._backoff_s())
+            self.session.delay(followed, Input.NOT_FITTED, self._clock.monotonic() + self._backoff_s())
 
     async def ask_offset(self, partition: Partition, which: int) -> int:
-        self._is_parked = False  # a request that is no fetch makes the leader let go of the one it holds
+        self._is_parked = False  # any other request makes the leader answer a parked fetch
         return await ask_offset(self.link, self._follower.node_id, partition, which)
 
     async def ask_batches(self, partition: Partition, offset: int) -> bytes:
-        """Committed batches of the leader's log, to look at: nothing is appended, nothing is said of this replica."""
+        """Committed batches of the leader's log, for inspection: nothing is appended, and no position is reported."""
         if self._is_parked and self.link.is_up:
             self._is_parked = False
-            self.link.send_frame(WAKE_FRAME)  # answers come in order, and the leader holds that of our fetch
+            self.link.send_frame(WAKE_FRAME)  # answers come in order, and the leader has parked our fetch
         return await ask_batches(self.link, FETCH_VERSION, partition, offset)

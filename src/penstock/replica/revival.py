@@ -1,19 +1,18 @@
-"""A log that went offline is opened again when the disk is well, without a restart.
+"""Opens offline logs again when the disk is well, without a restart.
 
-Every round begins with a probe: a small file is written and synced. Then each log that is offline is opened once more,
-as after a crash. What was not known to be stable is not trusted:
+Every round begins with a probe: a small file is written and synced. Then each offline log is opened again, as after a
+crash. Only the stable part is trusted:
 
-    following        it is cut to what was stable, and fetched again. It left the in-sync replicas before
-                     (`replica.withdrawal`), and returns when it has caught up. While too few others are in sync it may
-                     still be elected: then nothing is cut, and if something it promised is gone it stays offline
-    leading          nobody else is in sync, or it would have been relieved. It goes on only if nothing is missing: in
-                     the same leader epoch other batches at offsets that somebody has fetched would go unnoticed
+    following        the log is truncated to the stable offset, and fetched again. The replica left the ISR before
+                     (`replica.withdrawal`) and returns when it has caught up. While too few others are in sync it may
+                     still be elected: then nothing is cut, and it stays offline if promised records are missing
+    leading          no other replica is in sync, or it would have taken over. The leader continues only if nothing is
+                     missing: different batches at offsets already fetched would go unnoticed in the same leader epoch
 
-A follower may have claimed more than was stable: where flushing is left to the system, or was until lately. So it
-tells its leader first that nothing here counts, and waits until no return that was under way can be decided on the old
-claim.
+A follower may have claimed more than its stable offset, if flushing is or was recently left to the system. So it first
+tells its leader that nothing here counts. Then it waits until no pending return to the ISR can rely on the old claim.
 
-Pauses grow while that fails or does not last. A log that is damaged is the business of `replica.repair`.
+Pauses grow while that fails or does not last. `replica.repair` handles damaged logs.
 
 Must not know: why a log went offline, how it is opened.
 """
@@ -22,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from penstock.model.errors import StorageError
@@ -36,7 +34,7 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 FORGIVEN_AFTER_S = 2 * LONGEST_PAUSE_S
-"""Without a log that went offline, pauses begin small again."""
+"""After this time without an offline log, pauses begin small again."""
 
 
 HEARD_AFTER_S = 5.0
@@ -44,13 +42,13 @@ NOTHING = -1
 
 
 class Following(Protocol):
-    """`replica.fetchers.ReplicaFetchers`, of which a revival needs this."""
+    """The part of `replica.fetchers.ReplicaFetchers` that a revival uses."""
 
     def disown(self, partition: Partition, offset: int) -> None: ...
 
 
 class Reopening(Protocol):
-    """`replica.hosting.HostedPartitions`, of which a revival needs this."""
+    """The part of `replica.hosting.HostedPartitions` that a revival uses."""
 
     async def probe(self) -> None: ...
 
@@ -71,10 +69,9 @@ class Revivals:
         self._is_stopped = False
         self._has_told = False
         self.revived = 0
-        self.on_revived: Callable[[Partition], None] = lambda _: None
 
     def look_at(self, partition: Partition) -> None:
-        """Its log may be offline. Cheap to repeat."""
+        """The log may be offline. Cheap to repeat."""
         if partition.log.offline is None or partition in self._offline or could_not_be_opened(partition):
             return
         if not self._offline and self._loop.time() >= self._ended_s + FORGIVEN_AFTER_S:
@@ -115,14 +112,14 @@ class Revivals:
                 self._has_told = False
 
     async def _revive(self, partition: Partition) -> bool:
-        """Whether its log can be used again."""
+        """Return whether its log can be used again."""
         old, epoch, was_needed = partition.log, partition.leader_epoch, partition.is_needed
         if not partition.is_leader and partition.node_id in partition.isr:
-            return False  # the leader still counts on what is here
+            return False  # the leader still counts on this log
         if not (partition.is_leader or self._is_heard(partition)):
             return False
         if partition.flush_state != IDLE or old.is_being_cleaned or old.is_being_cut or old.is_deleting:
-            return False  # somebody is at work on the old one
+            return False  # other work on the old log is under way
         end, high_watermark, promised = old.log_end_offset, partition.high_watermark, partition.promised_offset
         try:
             fresh = await self._reopening.reopen(partition)
@@ -135,7 +132,7 @@ class Revivals:
             was_needed,
         ):
             fresh.close(clean=False)
-            return False  # it was opened for another role
+            return False  # the log was opened for another role
         if partition.is_leader and old.was_opened and fresh.offline is None:
             is_alone = len(partition.replicas) == 1
             if fresh.log_end_offset < (high_watermark if is_alone else end):
@@ -162,7 +159,7 @@ class Revivals:
         if fresh.offline is None:
             self.revived += 1
             log.warning("%r is online again up to offset %d, was at %d", partition, fresh.log_end_offset, end)
-        self.on_revived(partition)
+        partition.host.events.role_changed(partition)
         return True
 
     def _is_heard(self, partition: Partition) -> bool:

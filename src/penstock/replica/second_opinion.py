@@ -1,9 +1,9 @@
-"""Whether a replica is damaged where a reader says so: its leader's copy is asked before anything is cut.
+"""Compares a replica that a reader reports as damaged with its leader's copy, before anything is cut.
 
-A reader can be wrong: about what compaction leaves, about epochs, by a defect. Then the leader's copy looks the same,
-and cutting one replica after the other would erase what is sound everywhere. So the leader is asked for the batches
-around the place. If it has the very bytes that are here, nothing is damaged. If it has others, and their checksums
-match, the damage is here. If it cannot say, for damage of its own or because it does not answer, nothing is cut.
+A reader can be wrong: about the results of compaction, about epochs, because of a bug. Then the leader's copy looks the
+same, and cutting one replica after the other would erase sound records everywhere. So the leader is asked for the
+batches around the place. If it has the same bytes, nothing is damaged. If its bytes differ and their checksums match,
+the damage is here. If its copy is damaged too, or it does not answer, nothing is cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Opinion(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A place in a segment's file, and a batch at or before it from which on the leader is asked."""
+    """A place in a segment file, and the offset of a batch at or before it where the comparison begins."""
 
     file: File
     path: str
@@ -49,17 +49,17 @@ class Damage(NamedTuple):
 
 
 class LeaderCopy(Protocol):
-    """`replica.fetchers.ReplicaFetchers`, of which this needs what the leader has."""
+    """The part of `replica.fetchers.ReplicaFetchers` that gives access to the leader's copy."""
 
     async def leaders_batches(self, partition: Partition, offset: int) -> bytes:
-        """Whole batches from `offset` on, committed ones. Empty: there are none. Raises ApiError."""
+        """Whole committed batches from `offset` on. Empty: there are none. Raises ApiError."""
         ...
 
     async def leaders_offset(self, partition: Partition, which: int) -> int: ...
 
 
 class _Bytes:
-    """What `checked_batches` reads."""
+    """The input for `checked_batches`."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -69,7 +69,7 @@ class _Bytes:
 
 
 async def ask(leader: LeaderCopy, workers: Workers, partition: Partition, damage: Damage | None) -> Opinion:
-    """`damage` None: it has no place, as files are missing; then the leader need only have a log."""
+    """`damage` None: files are missing, so there is no place to compare; the leader need only have a log."""
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             if damage is None:
@@ -81,7 +81,7 @@ async def ask(leader: LeaderCopy, workers: Workers, partition: Partition, damage
     except CorruptBatch as error:
         return Opinion(Verdict.UNKNOWN, f"what broker {partition.leader} has there is damaged as well: {error}")
     except ApiError as error:
-        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # it has nothing there that could be the same
+        if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # it has no batches there that could be the same
             return Opinion(Verdict.DAMAGED)
         return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} answers {error.code.name}")
 
@@ -108,12 +108,12 @@ async def _compare(leader: LeaderCopy, workers: Workers, partition: Partition, d
 
 class _Checked(NamedTuple):
     end: int
-    """Of the batch at the place; of the last one, if that comes before it."""
+    """Of the batch at the place, or of the last one if that comes before it."""
     next_offset: int
 
 
 def _check(data: bytes, offset: int, place: int) -> _Checked:
-    """All of these batches. Raises CorruptBatch if they are not sound. Blocks for a moment."""
+    """Check all of these batches. Raises CorruptBatch if one is damaged. Blocks for a moment."""
     end = 0
     for position, header in checked_batches(_Bytes(data), "the leader's copy", 0, len(data)):
         if header.last_offset < offset:

@@ -1,14 +1,14 @@
-"""What repair takes out of damaged logs, kept beside them until a sound copy is back in sync.
+"""Keeps the parts that a repair takes out of damaged logs until a sound copy is back in sync.
 
     <topic>-<partition>.<random>-damaged        the end of a log that was cut, or a whole one that could not be opened
-    <topic>-<partition>.<random>-damaged.tmp    on its way there; removed at start
+    <topic>-<partition>.<random>-damaged.tmp    unfinished; removed at start
 
-A reader may be wrong about damage, and so may the copy that is fetched instead. So nothing that was cut is deleted
-before the partition is in sync again. What is cut a second time until then was fetched after the first time: only
-what lies before it is kept as well. That is so only once the first cut was made (`was_cut` notes it): a repair may keep
-the end of a log and then not cut it.
+A reader may be wrong about damage, and the copy fetched instead may be wrong too. So a part that was cut is deleted
+only when the partition is in sync again. If the log is cut again before that, the part fetched since the first cut need
+not be kept; only an earlier part is. That holds only once the first cut was made (`was_cut` notes it): a repair may
+keep the end of a log and then not cut it.
 
-Each belongs to a topic id: what a deleted topic left says nothing about another one of its name.
+Each part belongs to a topic id: parts of a deleted topic do not concern a new topic of the same name.
 
 Must not know: what damage is, when a log may be cut. Files are moved and removed in workers.
 """
@@ -44,13 +44,13 @@ Key: TypeAlias = tuple[bytes, int]
 class Aside(NamedTuple):
     path: str
     start_offset: int
-    """Everything from here on that was there is in it."""
+    """It contains everything from here to the end of the log."""
     committed_end: int
-    """What was known to be committed ended here: a sound copy holds as much."""
+    """The committed part ended here: a sound copy reaches at least this offset."""
     is_cut: bool
-    """Known to be no longer in the log."""
+    """Whether it is known to be no longer in the log."""
     source: tuple[Log, int] | None = None
-    """The log and its generation: as long as it is the same, all of this is still in it."""
+    """The log and its generation: while both are the same, all of this is still in the log."""
 
 
 class SetAside:
@@ -66,7 +66,7 @@ class SetAside:
         return sum(map(len, self._kept.values()))
 
     def read(self) -> None:
-        """What earlier runs have left. Blocks."""
+        """Read the parts that earlier runs have left. Blocks."""
         for name in self._disk.list_directory(self._directory):
             path = f"{self._directory}/{name}"
             if name.endswith(UNFINISHED):
@@ -75,7 +75,7 @@ class SetAside:
                 self._read_one(path)
 
     def _remove_unfinished(self, path: str) -> None:
-        """The log that it was to be a part of was not cut."""
+        """Its log was not cut."""
         try:
             self._disk.remove_directory(path)
         except OSError as error:
@@ -91,7 +91,7 @@ class SetAside:
             log.warning("%s does not say what it is (%s): it stays until somebody removes it", path, error)
 
     def forget_others(self, known: Collection[Key]) -> None:
-        """What was kept for partitions that are gone by now. Blocks."""
+        """Remove the parts of partitions that are gone. Blocks."""
         for key in [key for key in self._kept if key not in known]:
             for one in self._kept.pop(key):
                 log.info("%s is removed: its partition is gone", one.path)
@@ -104,25 +104,25 @@ class SetAside:
         return _key(partition) in self._kept
 
     def _covers(self, partition: Partition, offset: int) -> bool:
-        """Whether all that is in the log from `offset` on was fetched after what was there before had been kept."""
+        """Whether everything in the log from `offset` on was fetched after its earlier content had been kept."""
         return any(kept.is_cut and kept.start_offset <= offset for kept in self._kept.get(_key(partition), ()))
 
     async def keep_tail(self, partition: Partition, offset: int) -> None:
-        """Before the log is cut at `offset`. Raises StorageError and OSError."""
+        """Call before the log is cut at `offset`. Raises StorageError and OSError."""
         if self._covers(partition, offset):
             return
         key, owner = _key(partition), partition.log
         source, tail = (owner, owner.generation), owner.tail_from(offset)
         kept = Aside(self._path(partition), tail.start_offset, partition.high_watermark, False, source)
         await self._workers.run(lambda: self._write_tail(partition, tail, kept))
-        # A log that was not cut since still has all of it: this one takes its place.
+        # A log that was not cut since still has all of it: the new part replaces the earlier one.
         is_same = (partition.log, partition.log.generation) == source
         earlier = [one for one in self._kept.get(key, ()) if is_same and one.source == source and not one.is_cut]
         self._note(partition, kept)
         await self._remove(key, earlier)
 
     async def was_cut(self, partition: Partition) -> None:
-        """What was kept is not in the log any more. If that cannot be noted, the next cut keeps what it takes too."""
+        """The kept part is not in the log any more. If that cannot be noted, the next cut keeps its part too."""
         key = _key(partition)
         for kept in [one for one in self._kept.get(key, ()) if not one.is_cut]:
             if kept.start_offset < partition.log.log_end_offset:
@@ -147,7 +147,7 @@ class SetAside:
             raise
 
     async def move(self, partition: Partition) -> None:
-        """The whole directory of a log that could not be opened goes out of the way. Raises StorageError, OSError."""
+        """Move the whole directory of a log that could not be opened. Raises StorageError, OSError."""
         directory, is_copy = partition.log.directory, self._covers(partition, 0)
         kept = Aside(self._path(partition), 0, partition.high_watermark, is_cut=True)
 
@@ -158,7 +158,7 @@ class SetAside:
         if self._disk.exists(directory):
             await self._workers.run(move)
             self._note(partition, kept)
-        # Stable before another directory takes its name: a crash could leave that one alone. An earlier attempt may
+        # Stable before another directory takes the name: a crash could leave only the new one. An earlier attempt may
         # have got no further than the rename.
         await self._workers.run(lambda: self._disk.sync_directory(self._directory))
         if is_copy:
@@ -182,7 +182,7 @@ class SetAside:
         )
 
     async def remove(self, partition: Partition) -> None:
-        """A sound copy is in sync, or the partition is gone. Raises OSError: then they are still there."""
+        """A sound copy is in sync, or the partition is gone. Raises OSError: then the parts are still there."""
         kept = self._kept.get(_key(partition), [])
         done = [one for one in kept if partition.is_deleted or one.committed_end <= partition.log.log_end_offset]
         if done:

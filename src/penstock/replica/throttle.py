@@ -1,8 +1,8 @@
-"""How fast replicas that catch up may do so: `follower.replication.throttled.rate`, and the leader's like it.
+"""Throttles catching-up replicas: `follower.replication.throttled.rate` and the leader's counterpart.
 
-Bytes that were taken are a debt, paid off at the rate; while there is a debt, throttled replicas ask for nothing. So
-the rate holds on average over a second or less, whatever the size of an answer. Must not know: partitions, time other
-than what it is told.
+Fetched bytes are a debt, paid off at the rate. While there is a debt, throttled replicas fetch nothing. So the rate
+holds on average over a second or less, whatever the size of an answer. Must not know: partitions, any clock (time is an
+argument).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ReplicationQuota:
         self._debt_bytes += size_bytes
 
     def wait_s(self, now_s: float) -> float:
-        """How long nothing may be asked for; 0: go on. For ever when the rate is 0."""
+        """How long throttled replicas must not fetch; 0: no wait; infinite if the rate is 0."""
         if self.rate >= UNLIMITED:
             return 0.0
         self._pay(now_s)
@@ -43,12 +43,12 @@ class ReplicationQuota:
 
 
 def is_throttled(config: TopicConfig, index: int, node_id: int) -> bool:
-    """Whether the topic lists this replica, as `partition:broker`, or all of them."""
+    """Whether the topic lists this replica, as `partition:broker`, or all replicas."""
     return _is_listed(config.follower_replication_throttled_replicas, index, node_id)
 
 
 def is_throttled_on_leader(config: TopicConfig, index: int, node_id: int) -> bool:
-    """The same where `node_id` leads and others catch up."""
+    """The same for a leader `node_id` and the replicas that catch up from it."""
     return _is_listed(config.leader_replication_throttled_replicas, index, node_id)
 
 

@@ -1,16 +1,16 @@
-"""A replica whose log cannot be used counts no more and leads no more, as far as the others can do without it.
+"""Takes a replica with an unusable log out of the ISR and out of leadership, as far as the others can do without it.
 
-Two reasons. The log went offline: after a failed flush nobody knows what is on the disk. Or the disk hangs: flushes do
-not end (`replica.disk_watch`), so nothing that is taken in here will be acknowledged.
+There are two reasons. The log went offline: after a failed flush the content of the disk is unknown. Or the disk hangs:
+flushes do not end (`replica.disk_watch`), so new appends here will not be acknowledged.
 
-    leading          ask the controller for in-sync replicas without this one, and so for another leader among them
-    following        fetch nothing, and while in sync tell the leader that nothing here is to be counted on
+    leading          ask the controller for an ISR without this replica, and so for another leader in it
+    following        fetch nothing, and while in sync tell the leader not to count on this replica
 
-Unlike a damaged replica (`replica.repair`) it does not wait until enough others are in sync: it is of no use where it
-is, and whoever is in sync has all that was committed. Where nobody is, it goes on as it is: it may be the only one that
-has everything. So when all disks hang, leadership moves once to each replica at most, and then stays.
+Unlike a damaged replica (`replica.repair`) it does not wait until enough others are in sync: it is useless as it is,
+and every in-sync replica has all committed records. If no other replica is in sync, it stays: it may be the only
+complete one. So when all disks hang, leadership moves to each replica at most once and then stays.
 
-Must not know: why a log cannot be used. Whoever notices that one cannot says so, as often as it likes.
+Must not know: why a log cannot be used. Callers report an unusable log, as often as they like.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTHING = -1  # not even the empty log
 
 
 class Following(Protocol):
-    """`replica.fetchers.ReplicaFetchers`, of which a withdrawal needs this."""
+    """The part of `replica.fetchers.ReplicaFetchers` that a withdrawal uses."""
 
     node_id: int
 
@@ -53,7 +53,7 @@ class Withdrawals:
         self._asked: dict[Partition, _Asked] = {}
 
     def look_at(self, partition: Partition) -> None:
-        """Its log may have become unusable or usable, or its role has changed. Cheap to repeat."""
+        """The log may have become unusable or usable, or the role has changed. Cheap to repeat."""
         if partition.is_deleted:
             self._asked.pop(partition, None)
         elif not is_unusable(partition):
@@ -69,7 +69,7 @@ class Withdrawals:
                 self._following.disown(partition, NOTHING)
 
     def cannot_append(self, partition: Partition) -> None:
-        """It leads, and its disk takes nothing in. As a follower it will say so itself, until there is room."""
+        """The leader's disk cannot store more. As a follower this replica reports that itself, until there is room."""
         if partition.is_leader and len(partition.replicas) > 1:
             self._resign(partition)
 
@@ -77,10 +77,10 @@ class Withdrawals:
         followers = partition.followers
         if followers is None or followers.pending_isr is not None or not self._is_due(partition):
             return
-        others = tuple(one for one in followers.isr if one != self._following.node_id)
+        others = tuple(one for one in partition.isr if one != self._following.node_id)
         is_offline = partition.log.offline is not None
         if others:
-            # Of a disk that hangs one line is said for all of its partitions (`replica.disk_watch`).
+            # If a disk hangs, `replica.disk_watch` logs one line for all of its partitions.
             level = logging.DEBUG if partition.host.is_disk_hung else logging.WARNING
             log.log(level, "%r cannot be led here any more: asking for another leader among %s", partition, others)
             partition.propose_isr(others)
@@ -88,7 +88,7 @@ class Withdrawals:
             log.error("%r is offline and nobody else is in sync: mend the disk, or bring others back", partition)
 
     def _is_due(self, partition: Partition) -> bool:
-        """The metadata has changed since it was last asked for, or nobody may have heard."""
+        """The metadata has changed since the last request, or the request may be lost."""
         now_s, before = self._loop.time(), self._asked.get(partition)
         asked = _Asked(partition.leader_epoch, partition.partition_epoch, now_s)
         if before is not None and before[:2] == asked[:2] and now_s < before.at_s + REPEAT_AFTER_S:

@@ -88,6 +88,8 @@ class Broker:
         self.image = MetadataImage()
         self.controller = Controller(self.clock, self.image)
         self.quorum = Quorum()
+        self.leases_over: list[bool] = []
+        """What `may_lead` said whenever it was told that the lease is over."""
         given = {
             "controller.quorum.voters": "1@a:9092,2@b:9092",
             "broker.session.timeout.ms": str(int(SESSION_S * 1000)),
@@ -106,7 +108,7 @@ class Broker:
 
     async def join(self) -> None:
         await self.lifecycle.register()
-        self.lifecycle.start()
+        self.lifecycle.start(lambda: self.leases_over.append(self.lifecycle.may_lead()))
         await self.lifecycle.unfenced()
 
 
@@ -268,13 +270,11 @@ def test_without_answers_for_a_session_it_must_not_lead() -> None:
 def test_a_node_that_hears_of_no_metadata_must_not_lead_although_its_heartbeats_are_answered() -> None:
     async def story(broker: Broker) -> None:
         await broker.join()
-        told: list[bool] = []
-        broker.lifecycle.on_lease_over = lambda: told.append(broker.lifecycle.may_lead())
         broker.quorum.failure = StorageError("the disk of the metadata log has failed")
         assert not broker.lifecycle.may_lead()
         broker.lifecycle.quorum_failed()
         await asyncio.sleep(3)
-        assert told == [False]
+        assert broker.leases_over == [False]
         assert not broker.lifecycle.may_lead()
 
     play(story)
@@ -291,14 +291,12 @@ def test_an_answer_that_it_does_not_count_is_no_lease(
     answer: HeartbeatAnswer, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(broker: Broker) -> None:
-        told: list[bool] = []
         await broker.join()
-        broker.lifecycle.on_lease_over = lambda: told.append(broker.lifecycle.may_lead())
         broker.controller.answer = answer
         await asyncio.sleep(SESSION_S - HEARTBEAT_S - 0.1)
         assert broker.lifecycle.may_lead()
         await asyncio.sleep(HEARTBEAT_S + 0.3)
-        assert told == [False]
+        assert broker.leases_over == [False]
         broker.controller.answer = HeartbeatAnswer(True, False, False)
         await asyncio.sleep(0.2)
         assert broker.lifecycle.may_lead()

@@ -9,6 +9,7 @@ import pytest
 
 from controller_world import GRACE_S, SESSION_S, ControllerWorld, play
 from penstock.core.metadata.requests import IsrChange, ReplicaEpoch
+from penstock.model.new_topic import NewTopic
 
 LOOK_S = 0.5
 
@@ -140,7 +141,7 @@ def test_a_heartbeat_that_is_read_after_the_end_of_its_sender_does_not_save_it()
 def test_what_was_heard_while_fencing_waited_its_turn_counts() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.may_commit.clear()
-        slow = asyncio.ensure_future(there.controller.topics.create_topic("t", 1, -1, {}, {}))
+        slow = asyncio.ensure_future(there.controller.topics.create_topic(NewTopic("t", 1)))
         await asyncio.sleep(0.1)
         there.break_link(3)
         await asyncio.sleep(GRACE_S + 0.1)  # fencing is due, and waits for the topic
@@ -231,7 +232,7 @@ def test_a_broker_alone_has_no_timer() -> None:
 
 def test_leaders_move_back_when_they_are_looked_for() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [2, 1, 3]}))
         topic = there.image.topics["t"]
         there.fall_silent(2)
         there.break_link(2)

@@ -14,6 +14,7 @@ from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TO
 from penstock.core.metadata.requests import ElectionKind, IsrChange, ReplicaEpoch
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 
 
 class Now(TypedDict):
@@ -72,7 +73,7 @@ def test_a_broker_that_runs_is_not_forgotten(broker: int) -> None:
     """It would register again at once as a new one, and nobody could lead what it alone holds."""
 
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [broker]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [broker]}))
         with pytest.raises(ApiError, match=f"broker {broker} is running: stop it first") as caught:
             await there.controller.registry.unregister_broker(broker)
         assert caught.value.code is ErrorCode.INVALID_REQUEST
@@ -124,7 +125,7 @@ def test_two_running_brokers_of_one_id_are_refused() -> None:
 
 def test_a_broker_that_is_back_at_once_is_let_in() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [2, 1, 3]}))
         there.fall_silent(2)
         there.break_link(2)
         there.mend_link(2)  # another process listens there now, well within the grace
@@ -160,7 +161,7 @@ def test_a_heartbeat_of_an_earlier_life_changes_nothing() -> None:
 
 def test_leaders_move_before_a_broker_goes() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 2, -1, {0: [2, 1, 3], 1: [3, 2, 1]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [2, 1, 3], 1: [3, 2, 1]}))
         answer = await there.heartbeat(2, wants_out=True)
         assert answer.should_shut_down
         assert there.image.brokers[2].in_controlled_shutdown
@@ -173,7 +174,7 @@ def test_leaders_move_before_a_broker_goes() -> None:
 
 def test_the_last_in_sync_replica_may_go_too() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [2]}))
         assert (await there.heartbeat(2, wants_out=True)).should_shut_down, "there is nobody to wait for"
         assert there.image.topics["t"].partitions[0].leader == 2
 
@@ -182,7 +183,9 @@ def test_the_last_in_sync_replica_may_go_too() -> None:
 
 def test_unclean_elections_are_counted() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        await there.controller.topics.create_topic(
+            NewTopic("t", assignments={0: [2, 3]}, configs={"min.insync.replicas": "1"})
+        )
         topic = there.image.topics["t"]
         change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
         [answer] = await there.controller.partitions.alter_partitions(2, there.epochs[2], [change])
@@ -203,7 +206,9 @@ def test_unclean_elections_are_counted() -> None:
 
 def test_the_next_controller_elects_where_the_one_before_had_only_allowed_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 3]}, {"min.insync.replicas": "1"})
+        await there.controller.topics.create_topic(
+            NewTopic("t", assignments={0: [2, 3]}, configs={"min.insync.replicas": "1"})
+        )
         topic = there.image.topics["t"]
         change = IsrChange(topic.topic_id, 0, 0, 0, (ReplicaEpoch(2, there.epochs[2]),))
         await there.controller.partitions.alter_partitions(2, there.epochs[2], [change])
@@ -237,7 +242,7 @@ def test_every_method_refuses_where_the_controller_is_not() -> None:
         there.quorum.is_active = False
         controller.deactivated()
         for work in (
-            controller.topics.create_topic("t", 1, 1, {}, {}),
+            controller.topics.create_topic(NewTopic("t", 1, 1)),
             controller.topics.create_partitions("t", 2, None, validate_only=True),
             controller.topics.delete_topic(bytes(16)),
             controller.topics.change_config(2, "t", dict, validate_only=True),
@@ -274,7 +279,9 @@ def test_producer_ids_are_for_registered_brokers_and_never_given_twice() -> None
 
 def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
     async def story(there: ControllerWorld) -> None:
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3"})
+        await there.controller.topics.create_topic(
+            NewTopic("t", assignments={0: [2, 1, 3]}, configs={"min.insync.replicas": "3"})
+        )
         there.fall_silent(3)
         there.break_link(3)
         await asyncio.sleep(1)
@@ -294,7 +301,9 @@ def test_a_new_minimum_changes_who_is_eligible_in_the_same_entry() -> None:
 def test_who_is_away_when_flushes_begin_is_eligible_no_more_in_the_same_entry(is_for_all: bool) -> None:
     async def story(there: ControllerWorld) -> None:
         own = {} if is_for_all else {"flush.messages": "1000"}
-        await there.controller.topics.create_topic("t", 1, -1, {0: [2, 1, 3]}, {"min.insync.replicas": "3", **own})
+        await there.controller.topics.create_topic(
+            NewTopic("t", assignments={0: [2, 1, 3]}, configs={"min.insync.replicas": "3", **own})
+        )
         there.fall_silent(3)
         there.break_link(3)
         await asyncio.sleep(1)
@@ -358,10 +367,10 @@ def test_a_full_disk_is_said_and_nothing_has_changed() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.failure = StorageError("the disk is full")
         with pytest.raises(StorageError, match="full"):
-            await there.controller.topics.create_topic("t", 1, -1, {}, {})
+            await there.controller.topics.create_topic(NewTopic("t", 1))
         there.quorum.failure = None
         assert "t" not in there.image.topics
-        await there.controller.topics.create_topic("t", 1, -1, {}, {})
+        await there.controller.topics.create_topic(NewTopic("t", 1))
         assert "t" in there.image.topics
 
     play(story)
@@ -415,7 +424,7 @@ def test_a_minimum_that_a_lone_broker_was_given_for_itself_becomes_that_of_all()
 def test_settings_that_nobody_could_apply_are_refused_whoever_asks() -> None:
     async def story(there: ControllerWorld) -> None:
         for configs in ({"segment.bytes": "2048"}, {"no.such.setting": "1"}):
-            creation = there.controller.topics.create_topic("t", 1, -1, {0: [2]}, configs)
+            creation = there.controller.topics.create_topic(NewTopic("t", assignments={0: [2]}, configs=configs))
             assert await refused(creation) is ErrorCode.INVALID_CONFIG
         assert "t" not in there.image.topics
 

@@ -15,6 +15,7 @@ from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, Address, Contro
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, ProducerIdBlock, Registration
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 from penstock.sim.machine.world import SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.messages.allocate_producer_ids import AllocateProducerIdsResponse
@@ -42,9 +43,9 @@ class Here:
         if self.failure is not None:
             raise self.failure
 
-    async def create_topic(self, name: str, *_: object) -> bytes:
+    async def create_topic(self, topic: NewTopic) -> bytes:
         await self._decide()
-        self.created.append(name)
+        self.created.append(topic.name)
         return bytes(16)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
@@ -132,7 +133,7 @@ def created(code: ErrorCode = ErrorCode.NONE) -> CreateTopicsResponse:
 
 
 async def create(place: Place) -> None:
-    await place.access.create_topic("t", 1, 1, {}, {})
+    await place.access.create_topic(NewTopic("t", 1, 1))
 
 
 async def refused(work: Coroutine[Any, Any, object]) -> ApiError:

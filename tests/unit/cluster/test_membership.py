@@ -15,8 +15,9 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import RESOURCE_BROKER
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 from penstock.node.membership import Membership, _raft_settings
-from penstock.node.node import Node
+from penstock.node.node import Node, no_supervisor
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import CLUSTER_ID, PORT, SimBroker, broker, broker_config
@@ -55,7 +56,7 @@ def another(cluster: SimCluster, *than: int) -> int:
 
 async def create(cluster: SimCluster, name: str, replicas: list[int]) -> None:
     number = active(cluster)
-    work = cluster.nodes[number].controller.topics.create_topic(name, 1, -1, {0: replicas}, {})
+    work = cluster.nodes[number].controller.topics.create_topic(NewTopic(name, assignments={0: replicas}))
     await cluster.machines[number].run(work)
     await asyncio.sleep(0.5)
 
@@ -105,7 +106,7 @@ def test_a_node_of_another_cluster_stays_outside() -> None:
         async def serve(ports: SimPorts) -> SimBroker:
             voters = ",".join(f"{number}@{host_of(number)}:{PORT}" for number in (1, 2, 3))
             settings = {"penstock.cluster.id": "o" * 22, "controller.quorum.voters": voters}
-            node = SimBroker(broker_config("node-9", 9, settings), ports)
+            node = SimBroker(broker_config("node-9", 9, settings), ports, no_supervisor)
             await node.start()
             return node
 
@@ -124,7 +125,7 @@ def test_a_second_node_of_a_running_ones_id_stays_outside() -> None:
 
         async def serve(ports: SimPorts) -> SimBroker:
             voters = ",".join(f"{number}@{host_of(number)}:{PORT}" for number in (1, 2, 3))
-            node = SimBroker(broker_config("node-9", 4, {"controller.quorum.voters": voters}), ports)
+            node = SimBroker(broker_config("node-9", 4, {"controller.quorum.voters": voters}), ports, no_supervisor)
             await node.start()
             return node
 
@@ -316,7 +317,7 @@ def test_what_a_broker_asks_for_outlives_its_controller() -> None:
         other = another(cluster, controller)
         node = cluster.nodes[other]
         cluster.kill(controller)
-        work = node.membership.access.create_topic("t", 1, 2, {}, {})
+        work = node.membership.access.create_topic(NewTopic("t", 1, 2))
         await cluster.machines[other].run(work)
         assert "t" in cluster.nodes[active(cluster)].image.topics
 

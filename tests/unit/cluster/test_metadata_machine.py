@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -64,8 +64,15 @@ class Listener:
         self._note("config", topic)
 
 
-def made_of(*entries: Sequence[MetadataRecord]) -> MetadataMachine:
-    machine = MetadataMachine(MetadataImage())
+def made_of(
+    *entries: Sequence[MetadataRecord],
+    on_cluster_id: Callable[[str], None] = lambda _: None,
+    on_brokers: Callable[[], None] = lambda: None,
+    on_settings: Callable[[], None] = lambda: None,
+) -> MetadataMachine:
+    machine = MetadataMachine(
+        MetadataImage(), on_cluster_id=on_cluster_id, on_brokers=on_brokers, on_settings=on_settings
+    )
     for index, entry in enumerate(entries, 1):
         machine.apply(index, encode_entry(list(entry)))
     return machine
@@ -137,18 +144,16 @@ async def test_a_snapshot_tells_of_settings_before_partitions_that_were_changed_
     other.apply(2, encode_entry([ConfigChanged(RESOURCE_TOPIC, "a", {"min.insync.replicas": "2"})]))
     other.apply(3, encode_entry([ConfigChanged(RESOURCE_BROKER, "", {"min.insync.replicas": "2"})]))
     other.apply(4, encode_entry([PartitionChanged(A, 0, isr=(1,))]))
-    machine = made_of(TWO_TOPICS)
+    machine = made_of(TWO_TOPICS, on_settings=lambda: listener.heard.append(("settings",)))
     listener = listening(machine)
-    machine.on_settings = lambda: listener.heard.append(("settings",))
     machine.restore(4, drained(other.snapshot()))
     await machine.settle()
     assert listener.heard == [("settings",), ("config", "a"), ("changed", "a", 0, 1)]
 
 
 def test_settings_of_brokers_are_told_before_anybody_listens() -> None:
-    machine = made_of(TWO_TOPICS)
     told: list[object] = []
-    machine.on_settings = lambda: told.append(dict(machine.image.configs))
+    machine = made_of(TWO_TOPICS, on_settings=lambda: told.append(dict(machine.image.configs)))
     machine.apply(2, encode_entry([ConfigChanged(RESOURCE_TOPIC, "a", {"retention.ms": "1"})]))
     assert told == []
     machine.apply(3, encode_entry([ConfigChanged(RESOURCE_BROKER, "", {"min.insync.replicas": "1"})]))
@@ -182,10 +187,8 @@ def test_a_snapshot_is_of_the_moment_it_was_asked_for(monkeypatch: pytest.Monkey
 
 
 def test_brokers_and_the_cluster_id_have_hooks_of_their_own() -> None:
-    machine = made_of()
     heard: list[str] = []
-    machine.on_cluster_id = heard.append
-    machine.on_brokers = lambda: heard.append("brokers")
+    machine = made_of(on_cluster_id=heard.append, on_brokers=lambda: heard.append("brokers"))
     registered = BrokerRegistered(1, 5, "00" * 16, {"PLAINTEXT": ("h", 9092)}, None)
     machine.apply(1, encode_entry([ClusterCreated("x" * 22), registered]))
     machine.apply(2, encode_entry([BrokerChanged(1, is_fenced=True)]))

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 from penstock.node.neighbours import SETTLED_S
+from penstock.node.node import no_supervisor
 from penstock.sim import broker
 from penstock.sim.broker import PORT, SimBroker, SimDirectory, broker_config
 from penstock.sim.cluster import SimCluster, host_of
@@ -125,7 +127,7 @@ def test_a_whole_cluster_moves_at_once(caplog: pytest.LogCaptureFixture) -> None
         for number in range(40):  # a snapshot or two
 
             def topic(controller: Any, name: str = f"t{number}") -> Coroutine[Any, Any, Any]:
-                return controller.topics.create_topic(name, 1, -1, {0: [1, 2, 3]}, {})  # type: ignore[no-any-return]
+                return controller.topics.create_topic(NewTopic(name, assignments={0: [1, 2, 3]}))  # type: ignore[no-any-return]
 
             await decide(cluster, topic)
         await asyncio.gather(*map(cluster.stop, cluster.voters))
@@ -221,7 +223,7 @@ def test_a_voter_with_another_disk_is_nobodys_voter(seed: int, caplog: pytest.Lo
 
         async def serve(ports: SimPorts) -> None:
             mine = {**settings, "controller.quorum.voters": voters}
-            await SimBroker(broker_config("node-9", lost, mine), ports).start()
+            await SimBroker(broker_config("node-9", lost, mine), ports, no_supervisor).start()
 
         starting = twin.start(serve)
         await asyncio.sleep(15)
@@ -261,7 +263,7 @@ def test_a_voter_that_was_replaced_under_its_id_has_no_vote(seed: int) -> None:
         settings = dict(cluster._settings)
 
         async def serve(ports: SimPorts) -> None:
-            await SimBroker(broker_config("node-9", replaced, settings), ports).start()
+            await SimBroker(broker_config("node-9", replaced, settings), ports, no_supervisor).start()
 
         await successor.start(serve)
         await decide_at(cluster, leader, lambda controller: controller.voters.add_voter(replaced, b"", "node-9", PORT))

@@ -39,7 +39,6 @@ class FakeQuorum:
 class FakeLinks:
     def __init__(self) -> None:
         self.to: dict[int, tuple[Any, ...]] = dict.fromkeys(FILE, ())
-        self.directory_of: Any = None
 
     @property
     def peers(self) -> list[int]:
@@ -111,7 +110,7 @@ def test_nobody_is_dropped_by_a_node_that_may_know_too_little(here: Here) -> Non
 
 
 def test_which_disk_a_voter_must_have(here: Here) -> None:
-    told, heard = here.links.directory_of, here.neighbours.directory_of_sender
+    told, heard = here.neighbours.directory_of_voter, here.neighbours.directory_of_sender
     assert (told(3), heard(3)) == ("", ""), "not registered"
     here.register(3)
     here.register(2)
@@ -126,7 +125,7 @@ def test_which_disk_a_voter_must_have(here: Here) -> None:
 def test_the_disk_of_a_voter_counts_like_the_voters_before_it_is_applied(here: Here) -> None:
     here.register(3, "lost disk")
     registered = BrokerRegistered(3, 3, "00" * 16, {}, directory_id="disk")
-    quorum, told = here.quorum, here.links.directory_of
+    quorum, told = here.quorum, here.neighbours.directory_of_voter
     quorum.unapplied = [
         Entry(8, 1, EntryKind.DATA, encode_entry([registered])),
         Entry(9, 2, EntryKind.CONFIGURATION, b"voters=1,2,3 observers="),

@@ -24,28 +24,33 @@ from raft_cluster import PORT, host_of
 
 
 class Peer:
-    """A server that notes what it is told. `links` of server 1 lead to server 2."""
+    """A server that notes what it is told: `PeerEvents`, and `Introduced`. `links` of server 1 lead to server 2."""
 
     def __init__(self, ports: SimPorts, node_id: int, cluster_id: str = "here") -> None:
         self.received: list[bytes] = []
         self.events: list[tuple[str, int]] = []
         disk = f"disk-{node_id}"
         addresses = {1: ("node-1", PORT), 2: ("node-2", PORT)}
-        self.links = PeerLinks(ports.loop, identity(node_id, directory_id=disk), cluster_id, addresses, ports.clock)
-        self.links.on_lost = lambda peer: self.events.append(("lost", peer))
-        self.links.on_back = lambda peer: self.events.append(("back", peer))
-        self.links.own_address = f"node-{node_id}:{PORT}"
+        self.disks: dict[int, str] = {}
+        """Which disk others must have."""
+        self.links = PeerLinks(
+            ports.loop,
+            identity(node_id, directory_id=disk),
+            cluster_id,
+            addresses,
+            ports.clock,
+            self,
+            f"node-{node_id}:{PORT}",
+        )
         self.greetings: list[tuple[int, str, str]] = []
         self.left: list[int] = []
         handler = RaftHandler(
             node_id,
             lambda: cluster_id,
             lambda payload: self.received.append(bytes(payload)),
-            lambda *greeting: self.greetings.append(greeting),
+            self,
             self.links.directory_id,
-            lambda node: self.links.directory_of(node),
         )
-        handler.left_by = self.left.append
         self.listener = SimListener(
             ports.loop,
             "PLAINTEXT",
@@ -59,6 +64,24 @@ class Peer:
             Dispatcher([], RequestTimes(ports.clock), private=[handler, introductions(node_id, directory_id=disk)])
         )
         self.links.start()
+
+    def peer_lost(self, peer: int) -> None:
+        self.events.append(("lost", peer))
+
+    def peer_back(self, peer: int) -> None:
+        self.events.append(("back", peer))
+
+    def directory_of(self, peer: int) -> str:
+        return self.disks.get(peer, "")
+
+    def greeted_by(self, node: int, address: str, directory_id: str) -> None:
+        self.greetings.append((node, address, directory_id))
+
+    def left_by(self, node: int) -> None:
+        self.left.append(node)
+
+    def directory_of_sender(self, node: int) -> str:
+        return self.directory_of(node)
 
 
 class Pair:
@@ -277,7 +300,7 @@ def test_a_peer_with_another_disk_is_neither_heard_nor_told_anything(
         await pair.until_up(1)
         await pair.until_up(2)
         pair.world.machine(host_of(2)).kill()
-        first.links.directory_of = {2: "disk-of-old"}.get  # type: ignore[assignment]
+        first.disks[2] = "disk-of-old"
         first.received.clear()
         second = await pair.start(2)
         second.links.send(1, encode(TimeoutNow(2, 1, 7)))
@@ -306,13 +329,13 @@ def test_who_has_a_vote_with_another_disk_by_now_takes_and_says_nothing_more(
             first.links.send(2, message(number))
 
         machine, other = pair.world.machine("node-1"), pair.world.machine("node-2")
-        first.links.directory_of = {2: "disk-2"}.get  # type: ignore[assignment]
+        first.disks[2] = "disk-2"
         for number in (1, 2):
             await machine.run(send(number))
         await asyncio.sleep(1)
         assert (first.links.losses, len(first.events)) == (0, 1), "it has that disk"
         assert second.received == [message(1), message(2)]
-        first.links.directory_of = {2: "disk-of-another"}.get  # type: ignore[assignment]
+        first.disks[2] = "disk-of-another"
         await machine.run(send(3))
 
         async def answer() -> None:

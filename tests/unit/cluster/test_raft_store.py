@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from penstock.cluster.raft_files import QUORUM_STATE, read_quorum_state
-from penstock.cluster.raft_store import DIRECTORY, TOPIC_ID, RaftStore
+from penstock.cluster.raft_store import DIRECTORY, TOPIC_ID, QuorumLane, RaftStore
 from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.exchange import HardState, Outcome, Stored
 from penstock.core.raft.messages import Entry, EntryKind, Snapshot
@@ -49,6 +49,19 @@ def new_disk(seed: int = 1) -> SimDisk:
 
 def entry(index: int, term: int = 1, text: str = "") -> Entry:
     return Entry(index, term, EntryKind.DATA, (text or f"entry {index} of {term}").encode())
+
+
+def attach(
+    store: RaftStore, ports: SimPorts, *, failed: list[Exception] | None = None, stalled: list[Exception] | None = None
+) -> None:
+    """What goes wrong is noted in the lists."""
+    lane = QuorumLane(GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
+    store.attach(
+        ports.loop,
+        lane,
+        on_failed=([] if failed is None else failed).append,
+        on_stalled=([] if stalled is None else stalled).append,
+    )
 
 
 def begun(disk: SimDisk) -> RaftStore:
@@ -144,9 +157,7 @@ def test_a_snapshot_frees_the_space_of_what_it_covers() -> None:
 
 def test_directories_of_before_raft_open_with_nothing_lost() -> None:
     disk = new_disk()
-    log = Log.open(
-        disk, LOGS, LogConfig(), recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=0, topic_id=TOPIC_ID
-    )
+    log = Log.open(disk, LOGS, LogConfig(), now_ms=0, topic_id=TOPIC_ID)
     for values in ([b'{"type":"cluster"}'], [b'{"type":"topic"}', b'{"type":"config"}'], [b'{"type":"ids"}']):
         batch = build_batch([Record(None, value) for value in values])
         [(_, header)] = iterate_headers(batch, LOGS)
@@ -400,7 +411,7 @@ def test_writes_on_a_loop_become_stable_in_order_and_survive(seed: int) -> None:
             ports.disk.make_directory(DATA)
             ports.disk.sync_directory("")
             store = RaftStore(ports.disk, DATA, ports.clock)
-            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
+            attach(store, ports)
             done: list[Stored] = []
             for number, outcome in enumerate(history(random)):
                 model.ask(outcome)
@@ -438,10 +449,9 @@ def test_a_full_disk_is_waited_out() -> None:
         async def program(ports: SimPorts) -> None:
             ports.disk.make_directory(DATA)
             store = RaftStore(ports.disk, DATA, ports.clock)
-            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
             stalled: list[Exception] = []
             told: list[str] = []
-            store.on_stalled = stalled.append
+            attach(store, ports, stalled=stalled)
             store.store(Outcome(append=[entry(1)]), lambda: told.append("entry 1"))
             await store.settled()
             ports.disk.capacity = 0
@@ -476,10 +486,9 @@ def test_want_of_descriptors_is_waited_out(kind: str, step: int) -> None:
         async def program(ports: SimPorts) -> None:
             ports.disk.make_directory(DATA)
             store = RaftStore(ports.disk, DATA, ports.clock, segment_bytes=150)
-            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
             failed: list[Exception] = []
             told: list[str] = []
-            store.on_failed = failed.append
+            attach(store, ports, failed=failed)
             store.store(Outcome(hard_state=FIRST_TERM), lambda: None)
             for index in range(1, 9):
                 store.store(Outcome(append=[entry(index)]), lambda: None)
@@ -520,10 +529,9 @@ def test_a_failed_sync_is_the_end() -> None:
         async def program(ports: SimPorts) -> None:
             ports.disk.make_directory(DATA)
             store = RaftStore(ports.disk, DATA, ports.clock)
-            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
             failed: list[Exception] = []
             told: list[str] = []
-            store.on_failed = failed.append
+            attach(store, ports, failed=failed)
             ports.disk.fail_sync = lambda path: path.endswith(".log")
             store.store(Outcome(append=[entry(1)]), lambda: told.append("entry 1"))
             store.store(Outcome(append=[entry(2)]), lambda: told.append("entry 2"))
@@ -553,10 +561,9 @@ def test_a_defect_while_writing_is_the_end(part: str, outcome: Outcome, monkeypa
         async def program(ports: SimPorts) -> None:
             ports.disk.make_directory(DATA)
             store = RaftStore(ports.disk, DATA, ports.clock)
-            store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
             failed: list[Exception] = []
             told: list[str] = []
-            store.on_failed = failed.append
+            attach(store, ports, failed=failed)
             monkeypatch.setattr(store, part, fail)
             store.store(outcome, lambda: told.append("stored"))
             await store.settled()

@@ -9,6 +9,7 @@ import pytest
 from controller_world import ControllerWorld, play
 from penstock.core.metadata.requests import ElectionKind, IsrChange, Reassignment, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode, StorageError
+from penstock.model.new_topic import NewTopic
 from raft_cluster import cluster
 
 
@@ -16,7 +17,7 @@ def test_a_decision_whose_asker_has_gone_counts_for_the_next() -> None:
     """A topic deleted twice would be an entry at which every node fails, now and at every start."""
 
     async def story(there: ControllerWorld) -> None:
-        topic_id = await there.controller.topics.create_topic("t", 1, -1, {}, {})
+        topic_id = await there.controller.topics.create_topic(NewTopic("t", 1))
         there.quorum.may_commit.clear()
         asker = asyncio.ensure_future(there.controller.topics.delete_topic(topic_id))
         await asyncio.sleep(0.1)
@@ -37,7 +38,7 @@ def test_a_partition_that_is_named_twice_is_decided_once() -> None:
 
     async def story(there: ControllerWorld) -> None:
         await there.join(4)
-        await there.controller.topics.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
+        await there.controller.topics.create_topic(NewTopic("t", assignments={0: [1, 2, 3]}))
         answers = await there.controller.partitions.alter_reassignments(
             [Reassignment("t", 0, (2, 3, 4)), Reassignment("t", 0, (2, 3))]
         )

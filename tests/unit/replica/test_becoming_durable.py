@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_TOPIC, PartitionState
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.replica.partition import Partition
@@ -48,7 +49,9 @@ class Pair:
         return self.servers.living[self.follower].partitions.get("t", 0)
 
     async def begin(self, cluster: AsyncCluster) -> None:
-        await self.run(self.decide.topics.create_topic("t", -1, -1, {0: (self.leader, self.follower)}, LAZY))
+        await self.run(
+            self.decide.topics.create_topic(NewTopic("t", assignments={0: (self.leader, self.follower)}, configs=LAZY))
+        )
         producer = Publisher(cluster)
         for value in ACKNOWLEDGED:
             await producer.publish("t", Record(b"k", value, (), 1_700_000_000_000), 0)
@@ -118,13 +121,23 @@ async def first_flush_fails(pair: Pair) -> None:
     disk.fail_sync = None
 
 
-def test_a_first_flush_that_fails_does_not_cut_an_eligible_replica() -> None:
+def test_a_first_flush_that_fails_does_not_cut_an_eligible_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader dies in the turn in which the follower's log is online again: all that was acknowledged is there."""
 
     async def story(pair: Pair, cluster: AsyncCluster) -> None:
         await first_flush_fails(pair)
-        revivals = pair.servers.living[pair.follower].revivals
-        revivals.on_revived = lambda _: pair.servers.kill(pair.leader)
+
+        listeners = pair.servers.living[pair.follower].partitions.host.events
+        role_changed = listeners.role_changed
+
+        def kill_leader(partition: Partition) -> None:
+            if partition is pair.replica and partition.log.offline is None:
+                monkeypatch.undo()
+                pair.servers.kill(pair.leader)
+            else:
+                role_changed(partition)
+
+        monkeypatch.setattr(listeners, "role_changed", kill_leader)
         await until(lambda: pair.replica.log.offline is None, 2 * LONGEST_PAUSE_S)
         assert pair.replica.log.stable_offset == 3
         await until(lambda: pair.state.leader == pair.follower)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hosted_world import NOW_MS, HostedWorld
+from hosted_world import NOW_MS, HostedWorld, cut_as_follower
+from hosts import Listening
 from penstock.model.errors import StorageError
-from penstock.records.builder import decode_uncompressed
+from penstock.records.batch import TRANSACTIONAL_BIT, read_header
+from penstock.records.builder import Record, build_batch, decode_uncompressed
+from penstock.records.control import ABORT, build_marker
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
+from penstock.storage.transactions import AbortedTransaction
 
 
 class InPlace:
@@ -199,7 +204,7 @@ async def test_a_log_that_was_cut_after_it_was_looked_at_is_left_alone(
 
     def cut() -> None:
         monkeypatch.undo()
-        partition.truncate_to(2)
+        cut_as_follower(partition, 2)
         world.fill("t")
         partition.high_watermark = 2
 
@@ -261,7 +266,7 @@ async def test_damage_is_reported_and_a_log_that_was_cut_is_compacted_again() ->
     world = World({"t": {}})
     partition = world.fill("t")
     reported: list[Partition] = []
-    partition.when_damaged = lambda damaged, _: reported.append(damaged)
+    partition.host.events = Listening(damage_found=lambda damaged, _: reported.append(damaged))
     world.rewriter.error = Uncleanable("corrupt batch")
     assert await world.cleaning.run() == 0
     assert reported == [partition]
@@ -308,9 +313,9 @@ async def test_tombstones_are_kept_while_a_replica_is_away() -> None:
     """It would keep what was deleted, and never hear of it."""
     world = World({"t": {}})
     partition = world.fill("t")
-    partition.replicas, partition.isr = (1, 2), (1,)
+    partition.metadata = replace(partition.metadata, replicas=(1, 2), isr=(1,))
     assert await world.cleaning.run() == 1
-    partition.isr = (1, 2)
+    partition.metadata = replace(partition.metadata, isr=(1, 2))
     world.append(partition, b"d")
     partition.log.roll(world.clock.ms)
     assert await world.cleaning.run() == 1
@@ -359,4 +364,31 @@ async def test_without_the_controller_nobody_knows_which_replicas_there_are() ->
 
 def assign(partition: Partition, replicas: tuple[int, ...]) -> None:
     """As a reassignment does: the new ones are not in sync yet."""
-    partition.replicas = replicas
+    partition.metadata = replace(partition.metadata, replicas=replicas)
+    partition.metadata = replace(partition.metadata, replicas=replicas)
+
+
+async def test_what_was_aborted_goes_and_takes_no_other_records_place() -> None:
+    world = World({"t": {}})
+    partition = world.hosted.get("t", 0)
+    world.append(partition, b"a")
+    for data in (
+        build_batch(
+            [Record(b"a", b"aborted", (), NOW_MS)],
+            producer_id=5,
+            producer_epoch=0,
+            base_sequence=0,
+            attributes=TRANSACTIONAL_BIT,
+        ),
+        build_marker(5, 0, ABORT, 1, NOW_MS),
+    ):
+        partition.log.append(read_header(data), data, partition.leader_epoch, NOW_MS)
+    partition.log.roll(world.clock.ms)
+    world.append(partition, b"b")
+    partition.high_watermark = 2
+    assert partition.last_stable_offset == 1, "the marker may still be lost"
+    assert await world.cleaning.run() == 0
+    partition.high_watermark = 4
+    assert await world.cleaning.run() == 1
+    assert world.rewriter.plans[0].aborted == (AbortedTransaction(5, 1, 2, 3),)
+    assert world.offsets("t") == [0, 2, 3]

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 
 from hosted_world import HeldFlusher, HostedWorld, Workers
+from hosts import Listening
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
@@ -60,7 +61,11 @@ class World(HostedWorld):
         self.settings = {"internal.segment.bytes": "300", **settings}
         self.held = HeldWorkers()
         self.recovering = Recovering(asyncio.get_running_loop(), self.hosted, self.held)
-        self.hosted.on_role = lambda one: self.roles.append((one.is_leader, one.is_deleted, one.leader_epoch))
+
+        def note(one: Partition) -> None:
+            self.roles.append((one.is_leader, one.is_deleted, one.leader_epoch))
+
+        self.hosted.host.events = Listening(role_changed=note)
         self.partition = self.make()
         self.fill(self.partition)
         self.follow()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from test_cuts import HeldWorkers
 
-from hosted_world import HostedWorld
+from hosted_world import HostedWorld, follow_nobody
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import LogBusy, LogOffline
 from penstock.records.batch import iterate_headers, read_header
@@ -23,7 +23,7 @@ from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
-from penstock.storage.recovery import replay_producers
+from penstock.storage.replay import replay_producers
 
 COUNT = 40
 NOW_MS = 1_700_000_000_000
@@ -124,7 +124,7 @@ async def test_a_cut_waits_for_the_segments_that_go() -> None:
     for begin in (lambda: world.log.begin_cut(34), lambda: world.log.begin_anew(50)):
         with pytest.raises(LogBusy):
             begin()
-    world.partition._follow()
+    follow_nobody(world.partition)
     recovering = Recovering(asyncio.get_running_loop(), world.hosted, world.workers)
     cut = asyncio.ensure_future(recovering.start_anew(world.partition, 50))
     for _ in range(20):
@@ -251,7 +251,7 @@ async def test_a_followers_log_start_is_on_the_disk_at_once() -> None:
     """All replicas have said that the records are gone: a crash must not bring them back."""
     world = World()
     partition = world.partition
-    partition._follow()
+    follow_nobody(partition)
     partition.append_fetched(b"", partition.leader_epoch, COUNT, 13, 0)
     assert world.log.log_start_offset == 13
     for _ in range(20):
@@ -272,9 +272,7 @@ def test_what_no_flush_has_covered_is_not_deleted(seed: int) -> None:
 
     def opened() -> Log:
         config = LogConfig(segment_bytes=320)
-        return Log.open(
-            disk, "/data/t-0", config, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
-        )
+        return Log.open(disk, "/data/t-0", config, now_ms=NOW_MS)
 
     log = opened()
     for number in range(40):

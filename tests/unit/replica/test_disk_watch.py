@@ -29,8 +29,8 @@ class Disk:
             lambda age_s: self.ended_s if age_s / 2 <= self.ended_age_s else 0.0,
             lambda: int(LIMIT_S * 1000),
             self._probe,
+            lambda is_hung: self.told.append((is_hung, loop.time())),
         )
-        self.watch.on_change.append(lambda is_hung: self.told.append((is_hung, loop.time())))
         self.watch.start()
 
     async def _probe(self) -> None:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from hosted_world import HostedWorld
+from hosted_world import HostedWorld, cut_as_follower
 from penstock.model.errors import ErrorCode, StorageError
 from penstock.sim.machine.disk import SimDisk, SimFile
 from penstock.storage import checkpoints
@@ -105,7 +105,7 @@ async def test_a_cut_lowers_a_recovery_point_that_was_written_by_a_checkpoint_th
         await world.hosted.lower_recovery_point(partition, 2)
     world.disk.fail_sync = None
     await world.hosted.lower_recovery_point(partition, 2)
-    partition.truncate_to(2)
+    cut_as_follower(partition, 2)
     assert recovery_points(world)["t", 0] <= 2
 
 

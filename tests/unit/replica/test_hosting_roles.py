@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from hosted_world import HostedWorld
+from hosted_world import HostedWorld, cut_as_follower
+from hosts import Listening
 from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode
@@ -27,7 +28,10 @@ class World(HostedWorld):
         self.watch()
 
     def watch(self) -> None:
-        self.hosted.on_role = lambda one: self.roles.append((repr(one), one.is_leader, one.is_deleted))
+        def note(one: Partition) -> None:
+            self.roles.append((repr(one), one.is_leader, one.is_deleted))
+
+        self.hosted.host.events = Listening(role_changed=note)
 
     @property
     def me(self) -> int:
@@ -589,7 +593,7 @@ async def test_a_cut_waits_for_the_checkpoint_under_way() -> None:
 
     async def cut() -> None:
         await world.hosted.lower_recovery_point(partition, 1)
-        partition.truncate_to(1)
+        cut_as_follower(partition, 1)
 
     cutting = asyncio.ensure_future(cut())
     await asyncio.sleep(0)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import pytest
 
 from hosted_world import HeldFlusher
+from hosts import ALONE, lone_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState
@@ -16,7 +17,6 @@ from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import ErrorCode, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.replica.host import Host
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimDisk
@@ -44,14 +44,11 @@ class World:
             self.disk,
             "/data/t-0",
             LogConfig(),
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=False,
             now_ms=NOW_MS,
         )
         config = TopicConfig.resolve(self.overrides, BrokerConfig.load(None, {"log.dirs": "/data"})[0])
         commit = GroupCommit(lambda callback: callback(), self.flusher)
-        self.partition = Partition("t", b"t" * 16, 0, log, config, commit, Host(1, FixedClock()))
+        self.partition = Partition("t", b"t" * 16, 0, log, config, commit, lone_host(1, FixedClock()))
         self.partition.apply_state(PartitionState(0, (1,), 1, 0, (1,)))
         self.told: list[ErrorCode] = []
 
@@ -227,7 +224,7 @@ def test_recovered_bytes_are_stable_before_anybody_is_served() -> None:
 
     def host() -> HostedPartitions:
         commit = GroupCommit(lambda callback: callback(), HeldFlusher(disk))
-        hosted = HostedPartitions(disk, "/data", broker, image, commit, NoWorkers(), FixedClock(), NoEntropy())
+        hosted = HostedPartitions(disk, "/data", broker, image, commit, NoWorkers(), FixedClock(), NoEntropy(), ALONE)
         hosted.open_all(lambda done, total: None, threads=2)
         return hosted
 

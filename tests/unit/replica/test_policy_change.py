@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.requests import Reassignment
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
@@ -90,7 +91,9 @@ def test_replicas_that_fetched_a_compacted_log_stay_whole_when_it_is_no_longer_c
             cluster = AsyncCluster(servers.addresses, "test")
             producer = Publisher(cluster)
             await brokers.control(
-                lambda controller: controller.topics.create_topic(TOPIC, 1, -1, {0: (1, 2)}, COMPACTED)
+                lambda controller: controller.topics.create_topic(
+                    NewTopic(TOPIC, assignments={0: (1, 2)}, configs=COMPACTED)
+                )
             )
             for number in range(COUNT):
                 key = b"k%d" % (number % 7 if number % 3 else 1000 + number)

@@ -68,7 +68,6 @@ async def report(broker: FollowingBroker, path: str | None) -> None:
 
 async def tell(partition: Partition, path: str) -> None:
     """As whoever reads it does, knowing no more than the partition."""
-    assert partition.when_damaged is not None
     partition.report_damage(path)
 
 

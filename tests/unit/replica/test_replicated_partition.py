@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from hosted_world import HeldFlusher
+from hosts import Listening, lone_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
@@ -19,7 +20,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
 from penstock.replica.divergence import batch_around_start, begin_below, truncation_point
-from penstock.replica.host import Host
+from penstock.replica.host import Standing
 from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimDisk
@@ -60,19 +61,14 @@ class Replica:
         self.disk.make_directory("/data")
         self.disk.sync_directory("")
         self.clock = Clock()
-        self.host = Host(node_id, self.clock)
         self.alive = {1: 101, 2: 102, 3: 103}
-        self.host.broker_epoch_of = self.alive.get
-        self.host.own_broker_epoch = lambda: self.alive[node_id]
+        self.host = lone_host(node_id, self.clock, Standing(lambda: self.alive[node_id], None), self.alive.get)
         self.proposed: list[Partition] = []
-        self.host.propose_isr = self.proposed.append
+        self.host.events = Listening(isr_proposed=self.proposed.append)
         log = Log.open(
             self.disk,
             "/data/t-0",
             LogConfig(),
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=False,
             now_ms=NOW_MS,
         )
         flush = {} if is_durable else {"flush.messages": NEVER}
@@ -710,7 +706,7 @@ class TestKeeper:
         keeper = IsrKeeper([one.partition for one in replicas], replicas[0].host, alter, loop)
         for index, replica in enumerate(replicas):
             replica.partition.index = index
-            replica.host.propose_isr = keeper.ask_for
+            replica.host.events = Listening(isr_proposed=keeper.ask_for)
             replica.state(isr=(1, 2))
             replica.fetched(3, 0)
         await asyncio.wait_for(settled.wait(), 30)
@@ -749,7 +745,7 @@ class TestKeeper:
 
         loop = asyncio.get_running_loop()
         keeper = IsrKeeper([first.partition, second.partition], first.host, alter, loop)
-        second.host.propose_isr = keeper.ask_for
+        first.host.events = second.host.events = Listening(isr_proposed=keeper.ask_for)
         first.fetched(3, 0)
         second.fetched(3, 0)
         await asyncio.wait_for(settled.wait(), 30)
@@ -767,6 +763,7 @@ class TestKeeper:
             return [IsrAnswer(TOPIC_ID, 0, ErrorCode.NONE, 1, 1, (1,), changes[0].partition_epoch + 1)]
 
         keeper = IsrKeeper([replica.partition], replica.host, alter, asyncio.get_running_loop())
+        replica.host.events = Listening(isr_proposed=keeper.ask_for)
         keeper.start()
         replica.append()
         replica.pass_ms(21)
@@ -789,6 +786,7 @@ class TestKeeper:
 
         partitions = [one.partition for one in replicas]
         keeper = IsrKeeper(partitions, replicas[0].host, alter, asyncio.get_running_loop())
+        replicas[0].host.events = Listening(isr_proposed=keeper.ask_for)
         keeper._tick()
         counts = [len(looked_at)]
         for _ in range(2):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.model.new_topic import NewTopic
 from penstock.node.node import Node
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
@@ -49,7 +50,7 @@ class ThreeBrokers:
         self.nodes[node] = await self.machines[node].start(broker(node, self._settings))
 
     async def create(self, topic: str, partitions: int = 1) -> None:
-        await create_topic(AsyncCluster([("n1", PORT)]), topic, partitions, 3)
+        await create_topic(AsyncCluster([("n1", PORT)]), NewTopic(topic, partitions, 3))
         await until(lambda: all(topic in node.partitions.by_name for node in self.nodes.values()))
 
     async def publish(self, topic: str, count: int) -> None:

@@ -11,6 +11,7 @@ from three_brokers import TOPIC, ThreeBrokers, play
 
 from penstock.core.metadata.image import RESOURCE_TOPIC
 from penstock.model.errors import ApiError
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import File
 from penstock.records.builder import Record
@@ -66,7 +67,7 @@ def test_a_flush_without_a_descriptor_is_tried_again(of: str, world: SimWorld, m
     async def story() -> None:
         cluster = AsyncCluster([("alone", 9092)], "test")
         producer = Publisher(cluster)
-        await create_topic(cluster, TOPIC, 1, 1)
+        await create_topic(cluster, NewTopic(TOPIC, 1, 1))
         partition = nodes[0].partitions.get(TOPIC, 0)
         log = partition.log
         with monkeypatch.context() as patch:
@@ -109,7 +110,7 @@ def test_the_only_replica_comes_back_with_all_it_had(world: SimWorld) -> None:
     async def story() -> None:
         cluster = AsyncCluster([("alone", 9092)], "test")
         producer = Publisher(cluster)
-        await create_topic(cluster, TOPIC, 1, 1)
+        await create_topic(cluster, NewTopic(TOPIC, 1, 1))
         for _ in range(5):
             await producer.publish(TOPIC, RECORD, 0)
         machine.disk.fail_sync = lambda path: path.endswith(".log")
@@ -222,7 +223,7 @@ def test_a_log_that_found_no_descriptor_at_the_start_is_opened_later(
 
     async def write() -> None:
         cluster = AsyncCluster([("alone", 9092)], "test")
-        await create_topic(cluster, TOPIC, 1, 1)
+        await create_topic(cluster, NewTopic(TOPIC, 1, 1))
         for _ in range(5):
             await Publisher(cluster).publish(TOPIC, RECORD, 0)
         cluster.close()

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
-from hosted_world import HostedWorld
+from hosted_world import HostedWorld, cut_as_follower
 from penstock.core.metadata.records import TopicCreated, TopicDeleted
 from penstock.records.batch import iterate_headers
 from penstock.replica.partition import Partition
@@ -65,7 +65,7 @@ def test_a_tail_that_was_not_cut_is_kept_again_as_the_log_has_grown() -> None:
         await aside.keep_tail(partition, 2)  # and then it may not be cut
         fill(world, partition, 10)
         await aside.keep_tail(partition, 2)
-        partition.truncate_to(2)
+        cut_as_follower(partition, 2)
         assert kept_offsets(world) == [list(range(2, 20))], "the first one is in it"
         assert aside.count == 1
 
@@ -81,7 +81,7 @@ def test_what_was_fetched_after_the_cut_is_not_kept(is_restarted: bool) -> None:
         aside = set_aside_of(world)
         fill(world, partition, 10)
         await aside.keep_tail(partition, 2)
-        partition.truncate_to(2)
+        cut_as_follower(partition, 2)
         await aside.was_cut(partition)
         fill(world, partition, 5)
         if is_restarted:

@@ -8,6 +8,7 @@ import asyncio
 import pytest
 from three_brokers import TOPIC, ThreeBrokers, play
 
+from penstock.model.new_topic import NewTopic
 from penstock.sim.broker import DATA
 from penstock.sim.cluster import host_of
 from penstock.sim.machine.disk import SimDisk
@@ -86,7 +87,7 @@ def test_a_topic_made_again_under_its_name_has_its_own_records_alone() -> None:
         disk = forget_metadata(brokers)
         await delete_topic(cluster, TOPIC)
         await asyncio.sleep(1)
-        await create_topic(cluster, TOPIC, 1, 3)
+        await create_topic(cluster, NewTopic(TOPIC, 1, 3))
         await brokers.publish(producer, b"of the new one")
         await brokers.servers.bring_up(STARTED)
         await asyncio.sleep(5)

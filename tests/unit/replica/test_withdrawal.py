@@ -123,7 +123,7 @@ async def flush(partition: Partition) -> None:
 async def look(broker: FollowingBroker) -> None:
     """As the keeper of in-sync replicas does now and then."""
     for partition in broker.partitions:
-        partition.host.on_offline(partition)
+        partition.host.events.log_unusable(partition)
 
 
 # -- leading --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from penstock.core.metadata.image import PartitionState
+from penstock.model.new_topic import NewTopic
 from penstock.records.builder import Record
 from penstock.sim.cluster import SimCluster
 from penstock.sim.machine.world import SimWorld
@@ -39,7 +40,7 @@ def play(seed: int, story: Callable[[ThreeBrokers, AsyncCluster, Publisher], Awa
 
         async def tell() -> None:
             cluster = AsyncCluster(brokers.servers.addresses, "test")
-            await create_topic(cluster, TOPIC, 1, 3)
+            await create_topic(cluster, NewTopic(TOPIC, 1, 3))
             await story(brokers, cluster, Publisher(cluster))
             cluster.close()
 
