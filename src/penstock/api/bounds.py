@@ -1,9 +1,9 @@
-"""How large a request of each API may be: bytes of its frame, and elements of all its arrays together.
+"""The size limits of requests by API: bytes of the frame, and elements of all arrays together.
 
 A handler declares its `bounds` beside the versions it serves. Only Produce gets `socket.request.max.bytes`: no other
-request carries records. Kafka's own decoder allows a million elements in every request. What is refused ends the
-connection, as on Kafka, and its client tries again for ever: requests that name partitions are bounded only by what
-no cluster has. They are read, handled and answered in steps, so that they hold up nobody.
+request carries records. Kafka's own decoder allows a million elements in every request. A request over the limit ends
+the connection, as on Kafka, and its client retries for ever. So requests that name partitions have limits that no
+cluster reaches. They are read, handled and answered in steps, so that they do not block the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.api.handler import Handler
 
 PRIVATE_KEYS: Final = range(PRIVATE_KEYS_FROM, PRIVATE_KEYS_FROM + 0x100)
-"""Keys in no table of APIs: brokers use them among themselves."""
+"""Keys that no API has: brokers use them among themselves."""
 
 
 class Bounds(NamedTuple):
@@ -33,11 +33,11 @@ WIDE: Final = Bounds(16 << 20, 500_000)
 """Requests that name partitions or topics one by one."""
 RECORDS: Final = Bounds(None, 20_000)
 SUBSCRIPTIONS: Final = Bounds(4 << 20, 20_000)
-"""A member of a group names its protocols, and what it subscribes to as opaque bytes."""
+"""A group member lists its protocols, each with its subscription as opaque bytes."""
 ASSIGNMENTS: Final = Bounds(16 << 20, 20_000)
 """The leader of a group sends the assignments of all its members, as opaque bytes."""
 BROKERS: Final = Bounds(None, 1_000_000)
-"""Of brokers among themselves, whatever they ask for."""
+"""Between brokers, for every API."""
 
 
 def bounds_of(handler: Handler | type[Handler]) -> Bounds:
@@ -47,9 +47,10 @@ def bounds_of(handler: Handler | type[Handler]) -> Bounds:
 
 
 def frame_limits(handlers: Iterable[type[Handler]], max_frame_bytes: int) -> dict[int, int]:
-    """The largest frame by API key, of whoever has not shown that it is a node of this cluster.
+    """The largest frame by API key, on connections that have not presented the cluster's secret.
 
-    What is for nodes alone, or served by nobody, is refused: it only has to be told from garbage."""
+    Keys for nodes only, and unknown keys, are refused anyway: their frames need only be recognizable.
+    """
     limits = dict.fromkeys((*INDEX, *PRIVATE_KEYS), min(MAX_STRANGER_FRAME_BYTES, max_frame_bytes))
     for handler in handlers:
         if not getattr(handler, "is_advertised", True):

@@ -1,11 +1,10 @@
-"""What the handlers tell clients about the cluster: brokers, addresses, ids.
+"""The handlers' view of the cluster for clients: brokers, addresses, ids.
 
-One broker alone: "the address a client used is the address it is given back". Without an
-advertised listener the reply names the local end of the client's own connection, so localhost,
-a container's address and a host name all work without a setting.
+A sole broker returns the address that the client used. Without an advertised listener the reply names the local end of
+the client's own connection, so localhost, a container's address and a host name all work without a setting.
 
-Several brokers: every answer names the addresses they registered, so that all of them say the same.
-Addresses are by listener name; a broker that has no listener of that name is named by its first.
+With several brokers every answer has the registered addresses, so that all brokers say the same. Addresses are by
+listener name; a broker without a listener of that name is listed with its first one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NO_CONTROLLER = -1
 
 
 class BrokerNode(NamedTuple):
-    """A broker as a client on some listener sees it."""
+    """A broker as seen by a client on some listener."""
 
     broker_id: int
     host: str
@@ -44,7 +43,7 @@ class ClusterView:
         suspects: Callable[[], Collection[int]] = tuple,
         is_cut_off: Callable[[], bool] = bool,
     ) -> None:
-        """`suspects`: live brokers whose connections have just broken. `is_cut_off`: nobody of the quorum answers."""
+        """`suspects`: live brokers whose connections have just broken. `is_cut_off`: the quorum does not answer."""
         self.suspects = suspects
         self.is_cut_off = is_cut_off
         self.node_id = node_id
@@ -61,7 +60,7 @@ class ClusterView:
 
     @property
     def controller_id(self) -> int:
-        """Where changes of the cluster are answered fastest. Any live broker would do: it sends them on."""
+        """The broker that answers cluster changes fastest. Any live broker works: it forwards them."""
         active = self._active_controller()
         if active is not None and self.is_live(active):
             return active
@@ -70,7 +69,7 @@ class ClusterView:
         return next(iter(self.image.live_brokers()), NO_CONTROLLER)
 
     def is_live(self, broker_id: int) -> bool:
-        """A broker that stands alone and is not registered serves all the same."""
+        """A sole broker that is not registered yet counts as live."""
         if not self.image.brokers:
             return broker_id == self.node_id
         return self.image.is_live(broker_id)
@@ -82,7 +81,7 @@ class ClusterView:
     # -- addresses ------------------------------------------------------------------------
 
     def brokers(self, ctx: RequestContext, *, with_fenced: bool = False) -> list[BrokerNode]:
-        """Live ones, and fenced ones if asked for, by id."""
+        """Live ones, and fenced ones if requested, by id."""
         if self._stands_alone:
             host, port = self.endpoint(ctx)
             known = self.image.brokers.get(self.node_id)
@@ -95,7 +94,7 @@ class ClusterView:
         ]
 
     def endpoint(self, ctx: RequestContext) -> Address:
-        """This broker's address for the client that asks."""
+        """This broker's address for the requesting client."""
         if not self._stands_alone:
             own = self.image.brokers.get(self.node_id)
             if own is not None:
@@ -104,7 +103,7 @@ class ClusterView:
         return advertised if advertised is not None else ctx.connection.channel.local
 
     def endpoint_of(self, broker_id: int, ctx: RequestContext) -> Address | None:
-        """A live broker's address for the client that asks; None for one that is fenced or unknown."""
+        """A live broker's address for the requesting client; None for a fenced or unknown broker."""
         if not self.is_live(broker_id):
             return None
         if broker_id == self.node_id:

@@ -1,7 +1,8 @@
-"""What AlterConfigs and IncrementalAlterConfigs have in common, which is all but their message classes.
+"""The common part of AlterConfigs and IncrementalAlterConfigs: everything but their message classes.
 
-Each resource succeeds or fails alone. What needs no controller is settled by the broker that was asked; the rest goes
-to the controller in one request of the same kind, and the answers come together in the order of the client's request.
+Each resource succeeds or fails alone. The broker that received the request handles everything that needs no controller.
+The rest goes to the controller in one request of the same kind, and the answers are merged in the order of the client's
+request.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ResourceKey: TypeAlias = tuple[int, str]
 
 
 class Resource(Protocol):
-    """As a request names it, and as a response answers it."""
+    """The fields shared by requests and responses."""
 
     resource_type: int
     resource_name: str
@@ -43,7 +44,7 @@ class ChangeResponse(Protocol):
 class ConfigChangeHandler(ABC, Generic[Asked]):
     accepts_forwarded: ClassVar = True
     replaces: ClassVar[bool]
-    """Whether what is asked for is all that a resource has set from now on."""
+    """Whether the request replaces all settings of a resource."""
     request_type: ClassVar[Callable[..., Message]]
     response_type: ClassVar[Callable[..., Message]]
     result_type: ClassVar[Callable[..., Message]]
@@ -67,7 +68,7 @@ class ConfigChangeHandler(ABC, Generic[Asked]):
         return self.response_type(responses=[results[_key(asked)] for asked in request.resources])
 
     async def _settle(self, ctx: RequestContext, resources: Sequence[Asked]) -> dict[ResourceKey, object]:
-        """What needs no controller: refusals that this broker must speak itself, and its loggers."""
+        """Handle everything that needs no controller: refusals that this broker must make, and its loggers."""
         mentions = await ctx.pace.counted(_key(asked) for asked in resources)
         settled: dict[ResourceKey, object] = {}
         async for asked in ctx.pace.each(resources):
@@ -96,7 +97,7 @@ class ConfigChangeHandler(ABC, Generic[Asked]):
                 results.append(self._result(asked))
             except (ApiError, StorageError) as error:
                 if error.code is ErrorCode.NOT_CONTROLLER:
-                    raise  # sent on to whoever is
+                    raise  # forwarded to the controller
                 results.append(self._result(asked, error.code, str(error)))
         return self.response_type(responses=results)
 

@@ -1,13 +1,12 @@
 """The resources that have settings: topics, brokers, groups, client-metrics subscriptions.
 
-Behind DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: which names a resource may
-have, where its settings are kept, who checks them. Must not know any API's message shapes.
-Raises ApiError with Kafka's code and sentence.
+For DescribeConfigs, IncrementalAlterConfigs and AlterConfigs: the valid names of a resource, the place of its settings,
+their checks. Raises ApiError with Kafka's code and sentence. Must not know: the message classes of any API.
 
-Brokers: this one ("<node id>") and the settings of the whole cluster (""). Another broker's
-are asked for there: only it knows what its file says. So a change of a broker's settings is checked by
-that broker (`settle_here`) and then made by the controller, like every other change. A broker's loggers
-are a resource in Kafka's eyes; here a broker has none.
+Broker resources are this broker ("<node id>") and the whole cluster (""). A request about another broker must be sent
+to that broker: only it knows its file. So a change of a broker's settings is checked by that broker (`settle_here`) and
+then made by the controller, like every other change. In Kafka a broker's loggers are a resource; here a broker has
+none.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class ConfigResources:
     def settle_here(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, replace: bool = False
     ) -> bool:
-        """What the broker that a client asked must say itself. True: nothing is left for the controller.
+        """The part that the receiving broker must handle. True: nothing is left for the controller.
 
         With `replace` the alterations are all settings the resource has from now on.
         """
@@ -115,14 +114,14 @@ class ConfigResources:
     async def alter(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
-        """By the controller: change some settings and keep the others."""
+        """On the controller: change some settings and keep the others."""
         decide = self._decision(resource_type, name, alterations)
         await self._change(resource_type, name, decide, validate_only)
 
     async def replace(
         self, resource_type: int, name: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
-        """By the controller: all settings the resource has from now on."""
+        """On the controller: replace all settings of the resource."""
         decide = self._decision(resource_type, name, alterations)
         await self._change(resource_type, name, lambda _: decide({}), validate_only)
 
@@ -141,7 +140,7 @@ class ConfigResources:
     def _decision(
         self, resource_type: int, name: str, alterations: Sequence[Alteration]
     ) -> Callable[[Mapping[str, str]], dict[str, str]]:
-        """From a resource's overrides to its new ones; the name is checked now, the rest when it runs."""
+        """A function from a resource's overrides to its new ones; the name is checked now, the rest when it runs."""
         settings = self._running.current.settings
         match resource_type:
             case ResourceType.TOPIC:
@@ -173,7 +172,7 @@ class ConfigResources:
         if len(self._controller.image.brokers) > 1:
             self._check_agreed(name, overrides)
         if name not in (CLUSTER_WIDE, str(self._node_id)):
-            return overrides  # checked there, against a file that is not known here
+            return overrides  # checked on that broker, against its file
         try:
             self._running.check(name, overrides)
         except ConfigError as error:
@@ -181,7 +180,7 @@ class ConfigResources:
         return overrides
 
     def _check_agreed(self, name: str, overrides: Mapping[str, str]) -> None:
-        """Who may lead is decided by them, so in a cluster all brokers must mean the same."""
+        """These settings decide who may lead, so all brokers of a cluster must have the same values."""
         for key in AGREED_ON:
             if name != CLUSTER_WIDE and key in overrides:
                 raise ConfigError(

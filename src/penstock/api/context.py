@@ -1,4 +1,4 @@
-"""One request on its way through: who asked, and the way back."""
+"""One request on its way through the broker: its header, its connection, its reply."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.wire.codec import encode_response, response_steps
 from penstock.wire.primitives import Message
 
 _SIZE = Struct(">i")
-_NARROW = frozenset({int(Api.PRODUCE), int(Api.FETCH)})  # almost always: encoded at once unless told
+_NARROW = frozenset({int(Api.PRODUCE), int(Api.FETCH)})  # rarely large: encoded at once unless they took turns
 
 
 class RequestContext:
     is_forwarded: ClassVar[bool] = False
-    """Another broker took this request and sent it on: what only that one can judge, it has judged."""
+    """Another broker forwarded this request: the checks that only that broker can make are done."""
 
     __slots__ = (
         "_pace",
@@ -64,7 +64,7 @@ class RequestContext:
         self._started_s = 0.0 if times is None else times.now()
 
     def respond(self, message: Message) -> None:
-        # Who took turns of its own has much to say.
+        # A request that took turns of its own has a large response.
         if self.api_key in _NARROW and self._pace is None:
             parts, _ = encode_response(self.api_key, self.version, self.correlation_id, message)
             self._reply(parts)
@@ -74,7 +74,7 @@ class RequestContext:
     def _encode_on(
         self, message: Message, steps: Generator[None, None, tuple[list[Part], int]], *, is_wide: bool = False
     ) -> None:
-        """One step; what is left is done in turns of its own."""
+        """Take one step; the rest runs in turns of its own."""
         try:
             if not self.connection.is_closed:
                 next(steps)
@@ -98,7 +98,7 @@ class RequestContext:
 
     @property
     def pace(self) -> Pace:
-        """For what is too wide for one turn of the loop."""
+        """For work that is too much for one turn of the loop."""
         if self._pace is None:
             self._pace = Pace(self._shared_turns())
         return self._pace
@@ -109,7 +109,7 @@ class RequestContext:
             self._times.answered(self.api_key, self._started_s)
 
     def respond_encoded(self, response: bytes) -> None:
-        """A response frame without its size, made elsewhere for this very request."""
+        """Send a response frame without its size, made elsewhere for this request."""
         self.connection.reply(self.slot, [_SIZE.pack(len(response)) + response])
         if self._times is not None:
             self._times.answered(self.api_key, self._started_s)
@@ -122,7 +122,7 @@ class RequestContext:
 
     @property
     def listener_name(self) -> str:
-        """Of the listener that the client is connected to."""
+        """Of the client's listener."""
         return self.connection.listener_name
 
     @property
@@ -131,7 +131,7 @@ class RequestContext:
 
 
 class ForwardedContext(RequestContext):
-    """Of a request that came by way of another broker, on a connection between the two."""
+    """The context of a request that another broker forwarded on its connection to this one."""
 
     is_forwarded: ClassVar[bool] = True
 

@@ -1,8 +1,8 @@
-"""What handlers need of the controller, as protocols: the one of this node, and the cluster's wherever it is.
+"""The controller as protocols for handlers: the one of this node, and the cluster's, wherever it is.
 
-The parts of `cluster.controller.Controller` and `cluster.controller_access` fit these by shape; a handler is given
-the one that it uses. Every method of a `...Controller` raises ApiError(NOT_CONTROLLER) when this node does not lead,
-or stopped leading before the change was committed.
+The parts of `cluster.controller.Controller` and `cluster.controller_access` implement these; a handler is given the
+parts that it uses. Every method of a `...Controller` raises ApiError(NOT_CONTROLLER) if this node does not lead, or
+stopped leading before the change was committed.
 """
 
 from __future__ import annotations
@@ -25,33 +25,27 @@ from penstock.core.metadata.requests import (
 )
 from penstock.core.metadata.scram import Deletion, Upsertion
 from penstock.model.errors import ApiError
+from penstock.model.new_topic import NewTopic
 
 
 class ProducerIds(Protocol):
     async def allocate_producer_id(self) -> int:
-        """One that nobody has had: out of this broker's block."""
+        """An unused id from this broker's block."""
         ...
 
 
 class TopicCreator(Protocol):
-    """Topics made on behalf of clients that just use a name: here or through the controller elsewhere."""
+    """Creates topics for clients that just use a name: here or through the controller elsewhere."""
 
     @property
     def image(self) -> MetadataImage: ...
 
     @property
     def brokers(self) -> Sequence[int]:
-        """Those that may carry a new topic."""
+        """The brokers that may host a new topic."""
         ...
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-    ) -> object: ...
+    async def create_topic(self, topic: NewTopic) -> object: ...
 
 
 class TopicController(Protocol):
@@ -60,16 +54,7 @@ class TopicController(Protocol):
     @property
     def image(self) -> MetadataImage: ...
 
-    async def create_topic(
-        self,
-        name: str,
-        partitions: int,
-        replication_factor: int,
-        assignments: Mapping[int, Sequence[int]],
-        configs: dict[str, str],
-        *,
-        validate_only: bool = False,
-    ) -> bytes: ...
+    async def create_topic(self, topic: NewTopic, *, validate_only: bool = False) -> bytes: ...
 
     async def create_partitions(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, *, validate_only: bool
@@ -92,10 +77,10 @@ class TopicController(Protocol):
 
 
 class BrokerController(Protocol):
-    """Brokers, and what they support."""
+    """Brokers, and their supported features."""
 
     async def register_broker(self, registration: Registration) -> int:
-        """The broker's epoch."""
+        """Return the broker's epoch."""
         ...
 
     async def heartbeat(

@@ -1,14 +1,14 @@
 """From a frame to its handler, and from domain errors to error codes: the only place that maps them.
 
-An unknown API or version closes the connection without a word, as Kafka does; the
-exception is ApiVersions, which answers in its oldest layout so that newer clients can
-fall back. A defect in a handler closes that connection and is logged with its traceback.
+An unknown API or version closes the connection without an answer, as in Kafka. The exception is ApiVersions, which
+answers in its oldest layout so that newer clients can fall back. A defect in a handler closes that connection and is
+logged with its traceback.
 
-What is for nodes of the cluster alone (private keys, APIs that are not advertised) is taken on connections that have
-shown the cluster's secret (`Connection.is_peer`); anybody else who sends it is hung up on, and nothing is decoded.
+Requests for nodes only (private keys, APIs that are not advertised) are accepted on connections that have presented the
+cluster's secret (`Connection.is_peer`). Any other connection that sends one is closed, and nothing is decoded.
 
-With `forwarding`, requests for the controller go to wherever it is, and those that other brokers
-send on to this one are taken (`api.forwarding`).
+With `forwarding`, requests for the controller are forwarded to it, and requests that other brokers forward to this one
+are accepted (`api.forwarding`).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ from penstock.wire.introduction import INTRODUCE_KEY
 from penstock.wire.peers import PEER_API_KEY
 from penstock.wire.primitives import Message
 
-# Produce and fetch are sequenced at once and answered later; everything else is a barrier. Requests that another
-# broker sends on come from many clients, each of which waits for its own.
+# Produce and fetch are sequenced at once and answered later; everything else is a barrier. Requests forwarded by
+# another broker come from many clients, each of which waits only for its own.
 PIPELINED = frozenset({int(Api.PRODUCE), int(Api.FETCH), FORWARD_KEY, PEER_API_KEY, ACKNOWLEDGE_KEY})
 
-NARROW_FRAME_BYTES = 512  # what fits in there is read at once
+NARROW_FRAME_BYTES = 512  # smaller frames are decoded at once
 
 _NOTHING = memoryview(b"")
 _SIZE_AND_ID = Struct(">ii")
@@ -112,7 +112,7 @@ class Dispatcher:
         except StopIteration as done:
             self._take(ctx, handler, done.value[0])
         else:
-            # A wide one: kept, and read in turns of its own. Nothing overtakes it.
+            # A wide request: the frame is kept and decoded in turns of its own. No later request overtakes it.
             connection.hold()
             ctx.frame = connection.keep_frame(frame)
             ctx.is_wide = True
@@ -122,7 +122,7 @@ class Dispatcher:
         self.wide_requests += 1
         with ctx.connection.memory.charged(len(ctx.frame)):
             await self._read_wide(ctx, handler, request_steps(ctx.api_key, ctx.version, ctx.frame, offset, bound))
-            ctx.frame = _NOTHING  # whoever goes on has what it needs
+            ctx.frame = _NOTHING  # the handler has copied what it needs
 
     async def _read_wide(
         self, ctx: RequestContext, handler: Handler, steps: Generator[None, None, tuple[Message, int]]
@@ -158,12 +158,12 @@ class Dispatcher:
             if ctx.is_wide:
                 self._turns.let_go(request)
         else:
-            # The frame's memory is reused after this call: a handler that goes on as a
-            # coroutine has copied the records it needs.
+            # The frame's memory is reused after this call: a handler that continues as a coroutine has copied the
+            # records it needs.
             self._begin(self._finish(ctx, handler, request, answer))
 
     def knows(self, frame: memoryview) -> bool:
-        """Whether a frame is of a key that is served here."""
+        """Whether a frame has a key that is served here."""
         api_key = int.from_bytes(frame[:2], "big", signed=True)
         return api_key in self._handlers or api_key in self._private
 
@@ -181,7 +181,7 @@ class Dispatcher:
             raise ProtocolError(f"api key {api_key} version {version} is not supported")
 
     async def _ask_controller(self, ctx: RequestContext, handler: Handler, request: Message, frame: bytes) -> None:
-        # Brokers that ask for themselves look for the controller themselves.
+        # Brokers with requests of their own look for the controller themselves.
         timeout_s = timeout_of(request) if is_advertised(handler) else 0.0
         with ctx.connection.memory.charged(len(frame)):
             response = await self._forwarding.answer(
@@ -223,7 +223,7 @@ class Dispatcher:
 
 
 class ForwardIngress:
-    """Takes what other brokers send on. A `PrivateHandler`."""
+    """Accepts requests that other brokers forward. A `PrivateHandler`."""
 
     key: ClassVar[int] = FORWARD_KEY
 
@@ -247,10 +247,10 @@ class ForwardIngress:
         api_key, version, *_ = read_request_header(asked.frame)
         handler = self._handlers.get(api_key)
         if handler is None and not self._is_complete:
-            # It leads the quorum and is still opening its logs: to be asked again.
+            # It leads the quorum and is still opening its logs: the sender tries again.
             self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
         elif handler is None or not handler.min_version <= version <= handler.max_version:
-            # A broker of another release than this one's.
+            # A broker of another release.
             self._reply(connection, slot, correlation_id, ErrorCode.UNSUPPORTED_VERSION)
         elif not self._forwarding.is_active:
             self._reply(connection, slot, correlation_id, ErrorCode.NOT_CONTROLLER)
@@ -289,7 +289,7 @@ class ForwardIngress:
             connection.abort(ProtocolError("internal error"))
             raise
         else:
-            # Without the size in front, and without file slices: no controller serves records.
+            # Without the leading size and without file slices: the controller serves no records.
             self._reply(connection, slot, correlation_id, ErrorCode.NONE, b"".join(cast("list[bytes]", parts))[4:])
 
     def _reply(
@@ -300,13 +300,13 @@ class ForwardIngress:
 
 
 async def _decide(handler: Handler, ctx: RequestContext, request: Message) -> Message:
-    """The answer of a handler whose requests are the controller's, which is here."""
+    """The response of a handler for controller requests, on the controller."""
     try:
         answer = handler.handle(ctx, request)
         response = answer if isinstance(answer, Message) or answer is None else await answer
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER and not is_repeatable(handler):
-            # It was, when it began. Another controller would be asked to do it again.
+            # It was the controller at the start. Another controller would repeat the change.
             raise outcome_unknown(str(error)) from error
         raise
     if response is None:

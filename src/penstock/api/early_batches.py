@@ -1,9 +1,9 @@
-"""Batches of idempotent producers that came before their partition did.
+"""Remembers batches of idempotent producers that arrived before their partition did.
 
-A client sends the next batches before it hears that the first was refused. Where the partition is led here by then, and
-knows nothing of the producer, the second would be appended: the first, sent again, could never be. The log remembers
-batches that it refused itself (`ProducerStates.refuse`). This remembers those that no log has seen: of a topic that is
-being made, of a leader that has just been elected.
+A client sends further batches before it knows that the first was refused. If the partition is led here by then and has
+no state of the producer, the second batch would be appended, and a retry of the first never could be. The log remembers
+batches that it refused itself (`ProducerStates.refuse`). This module remembers batches that no log has seen: for a
+topic that is being created, or a leader that has just been elected.
 
 Must not know: why a batch was refused.
 """
@@ -20,7 +20,7 @@ from penstock.storage.producer_state import ProducerStates, is_later
 
 REMEMBERED: Final = 1000
 REMEMBERED_S: Final = 5.0
-"""What was on its way behind a refused batch has arrived by then."""
+"""Batches in flight behind a refused one have arrived by then."""
 
 
 class _Refused(NamedTuple):
@@ -32,13 +32,13 @@ class _Refused(NamedTuple):
 class EarlyBatches:
     def __init__(self) -> None:
         self._refused: dict[tuple[bytes | str, int, int], _Refused] = {}
-        self._until_s = 0.0  # when the youngest of them is forgotten
+        self._until_s = 0.0  # when the newest entry expires
 
     def __len__(self) -> int:
         return len(self._refused)
 
     def refuse(self, topic: bytes | str, index: int, records: object, now_s: float) -> None:
-        """Of a partition that is not led here. The first of its producer counts."""
+        """For a partition that is not led here. The first batch of its producer counts."""
         header = _header(records)
         if header is None or header.producer_id < 0 or len(topic) > MAX_TOPIC_NAME:  # no topic has such a name
             return
@@ -52,7 +52,7 @@ class EarlyBatches:
             self._refused[key] = _Refused(header.producer_epoch, header.base_sequence, self._until_s)
 
     def check(self, topic: bytes | str, index: int, records: Buffer, producers: ProducerStates, now_s: float) -> None:
-        """Raises OUT_OF_ORDER_SEQUENCE_NUMBER where an earlier batch has yet to come again."""
+        """Raises OUT_OF_ORDER_SEQUENCE_NUMBER if an earlier batch must be retried first."""
         if now_s >= self._until_s:
             self._refused.clear()
             return
@@ -75,7 +75,7 @@ class EarlyBatches:
 
 
 def _header(records: object) -> BatchHeader | None:
-    """Of what may be no batch at all."""
+    """The input may be no batch at all."""
     if not isinstance(records, (bytes, bytearray, memoryview)) or len(records) < HEADER_SIZE:
         return None
     return read_header(records)

@@ -1,10 +1,9 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a consumer or a follower reads.
+"""Incremental fetch sessions (KIP-227): the broker remembers the partitions of a consumer or a follower.
 
-A session holds its partitions in order; a follow-up request names only what changed and
-is answered only with what changed. Bounded: when the cache is full a session goes only
-for one that was idle for two minutes, else the client is served without a session. Followers
-always get theirs: there are as many as brokers, and theirs end with their connections.
-Nothing here reads logs or knows the wire.
+A session holds its partitions in order; a follow-up request names only changes and is answered only with changes.
+Bounded: if the cache is full, a new session replaces only one that was idle for two minutes, else the client is served
+without a session. Followers always get one: there are only as many as brokers, and their sessions end with their
+connections. Must not know: logs, the wire.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 EVICT_AFTER_S = 120.0
 MAX_SESSION_PARTITIONS = 100_000  # of one session
-MAX_PARTITIONS = 1_000_000  # of all consumers' sessions; who comes then is served without one
+MAX_PARTITIONS = 1_000_000  # of all consumers' sessions; beyond that clients are served without one
 
 
 @dataclass(slots=True, eq=False)
 class SessionPartition:
-    """What is asked of one partition, and what was last told about it."""
+    """The request for one partition, and the values last sent for it."""
 
     topic: str
     topic_id: bytes
@@ -33,7 +32,7 @@ class SessionPartition:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
-    log_start_offset: int = -1  # of a follower's own log
+    log_start_offset: int = -1  # the follower's own log start
     sent_high_watermark: int = -1
     sent_log_start_offset: int = -1
     had_error: bool = False
@@ -46,13 +45,13 @@ class FetchSession:
         self.id = session_id
         self.is_of_follower = is_of_follower
         self.epoch = 1
-        self.manner: tuple[bool, bool] | None = None  # how it read last time
+        self.manner: tuple[int, int] | None = None  # isolation level and version of the last fetch
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[tuple[str | bytes, int], SessionPartition] = {}
         self.last_used = now
 
     def put(self, asked: SessionPartition) -> SessionPartition:
-        """What the session remembers of it from now on."""
+        """Return the session's entry for the partition."""
         key = self.key(asked.topic, asked.topic_id, asked.index)
         known = self.partitions.get(key)
         if known is None:
@@ -69,7 +68,7 @@ class FetchSession:
         return self.partitions.pop(self.key(topic, topic_id, index), None)
 
     def move_to_end(self, partition: SessionPartition) -> None:
-        """Those that got data go last, so that no partition starves behind a busy one."""
+        """Partitions that got data go last, so that a busy one does not starve the others."""
         key = self.key(partition.topic, partition.topic_id, partition.index)
         if key in self.partitions:
             self.partitions[key] = self.partitions.pop(key)
@@ -90,7 +89,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def start(self, *, uses_topic_ids: bool, now: float, is_of_follower: bool = False) -> FetchSession | None:
-        """A new session, or None when the cache is full of busy ones."""
+        """A new session, or None if the cache is full of busy ones."""
         is_full = len(self._sessions) >= self._slots or self._partitions() >= MAX_PARTITIONS
         if is_full and not is_of_follower and not self._evict(now):
             return None

@@ -1,10 +1,11 @@
-"""What a fetch session has to look at: only partitions that were asked for anew or that have news.
+"""The partitions that a fetch must look at again: with a session only requested partitions and those with news.
 
-A session may have thousands of partitions, most of them idle. The watch is told of what happens to them as long as
-its connection lives. For a follower an append is news and wakes the parked fetch; a high watermark waits for the next
-answer unless followers serve consumers (`is_eager`). For a consumer a high watermark is news. What a consumer was
-offered stays in `standing`: it may ask for the same again without a word, so the next fetch looks at it in any case.
-Must not know: the wire, how partitions are read.
+A session may have thousands of partitions, most of them idle. The watch is notified of their changes while its
+connection lives. For a follower an append is news and wakes the parked fetch; a new high watermark waits for the next
+answer unless followers serve consumers (`is_eager`). For a consumer a new high watermark is news. Partitions offered to
+a consumer stay in `standing`: it may repeat a fetch without naming them, so the next fetch looks at them in any case. A
+fetch without a session has its own listener while it is parked (`Listening`). Must not know: the wire, how partitions
+are read.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class FetchWatch:
     )
 
     def __init__(self, *, is_of_follower: bool, is_eager: bool) -> None:
-        """`is_eager`: a high watermark wakes the parked fetch."""
+        """`is_eager`: a new high watermark wakes the parked fetch."""
         self._is_of_follower = is_of_follower
         self.is_eager = is_eager
-        self.wake: Callable[[], None] | None = None  # the fetch that is parked
+        self.wake: Callable[[], None] | None = None  # the parked fetch
         self.on_close: Callable[[], object] | None = None
         self.standing: dict[SessionPartition, None] = {}
         self._asked: dict[Partition, SessionPartition] = {}
@@ -88,6 +89,10 @@ class FetchWatch:
         if self.on_close is not None:
             self.on_close()
 
+    def release(self) -> None:
+        """No fetch is parked any more. The watch continues."""
+        self.wake = None
+
     def move_to_end(self, asked: SessionPartition) -> None:
         if asked in self.standing:
             self.standing[asked] = self.standing.pop(asked)
@@ -98,18 +103,18 @@ class FetchWatch:
 
     @property
     def due(self) -> int:
-        """How many a new fetch looks at beside what it asks for."""
+        """The number of partitions that a new fetch looks at besides those it names."""
         return len(self._news) + len(self.standing)
 
     def take_all(self) -> dict[SessionPartition, None]:
-        """For a new fetch. What has waited longest comes first, so that no partition starves behind a busy one."""
+        """For a new fetch. The longest waiting comes first, so that a busy partition does not starve the others."""
         taken, self.standing = self.standing, {}
         taken |= self._news
         self._news = {}
         return taken
 
     def take_news(self) -> list[SessionPartition]:
-        """For a fetch that is parked."""
+        """For a parked fetch."""
         news, self._news = self._news, {}
         return list(news)
 
@@ -126,3 +131,38 @@ class FetchWatch:
             self._news[asked] = None
             if self.is_eager and self.wake is not None:
                 self.wake()
+
+
+class Listening:
+    """The listener of one fetch without a session; a `Waiter`."""
+
+    __slots__ = ("_asked", "_news", "_to_tails", "wake")
+
+    def __init__(self, *, to_tails: bool) -> None:
+        """`to_tails`: an append is news; else a new high watermark."""
+        self._to_tails = to_tails
+        self.wake: Callable[[], None] | None = None  # the parked fetch
+        self._asked: dict[Partition, SessionPartition] = {}
+        self._news: dict[SessionPartition, None] = {}
+
+    def watch(self, asked: SessionPartition, source: Partition) -> None:
+        (source.tail_waiters if self._to_tails else source.waiters)[self] = None
+        self._asked[source] = asked
+
+    def notify(self, source: Partition) -> None:
+        asked = self._asked.get(source)
+        if asked is not None:
+            self._news[asked] = None
+            if self.wake is not None:
+                self.wake()
+
+    def take_news(self) -> dict[SessionPartition, None]:
+        news, self._news = self._news, {}
+        return news
+
+    def release(self) -> None:
+        """No fetch is parked any more, so stop listening."""
+        for source in self._asked:
+            (source.tail_waiters if self._to_tails else source.waiters).pop(self, None)
+        self._asked = {}
+        self.wake = None

@@ -1,9 +1,8 @@
-"""On which connection each follower speaks now.
+"""Tracks the newest connection of each follower.
 
-A follower that got no answer begins anew on another connection, and what it had sent on the one before may still
-arrive. That is news no more: it would say that the follower holds less than it does, and nobody would contradict it
-where nothing is written. Of more than `MAX_FOLLOWERS` those that began anew the longest ago are forgotten. Must not
-know: what is said.
+A follower without an answer reconnects, and requests from its earlier connection may still arrive. They are outdated:
+they would report an older position, and in an idle partition nothing would correct it. Beyond `MAX_FOLLOWERS` the
+oldest entries are dropped. Must not know: the content of the requests.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ class FollowerConnections:
         self._newest: dict[int, int] = {}
 
     def is_outdated(self, replica_id: int, connection: Connection) -> bool:
-        """Whether this follower has spoken on a younger one."""
+        """Whether this follower has used a newer connection."""
         newest = self._newest.get(replica_id, 0)
         if connection.number > newest:
             self._newest.pop(replica_id, None)
-            self._newest[replica_id] = connection.number  # last in order: the youngest
+            self._newest[replica_id] = connection.number  # last in order: the newest
             if len(self._newest) > MAX_FOLLOWERS:
                 del self._newest[next(iter(self._newest))]
         return connection.number < newest

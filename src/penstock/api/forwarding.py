@@ -1,18 +1,19 @@
-"""Requests that only the active controller can answer, sent on to it; its answer goes back to the client as it is.
+"""Forwards requests that only the active controller can answer; its answer goes back to the client unchanged.
 
-A client may ask any broker. One that does not control the cluster passes the request on, bytes as they came, under
-a key of its own, and waits until it has applied what the controller had applied when it answered: what was reported is
-visible on this broker at once. A request that is forwarded to a node that does not control either is not passed on
-again; whoever sent it looks for the controller anew. While there is none, requests wait.
+A client may send a request to any broker. A broker that is not the controller forwards its bytes unchanged, under a key
+of its own. Then it waits until it has applied everything that the controller had applied at the time of the answer: the
+change is visible on this broker at once. A node that is not the controller does not forward a forwarded request again;
+the sender looks for the controller once more. While there is no controller, requests wait.
 
-A connection that breaks after the request left says nothing of its outcome. It is asked again then, as Kafka does: what
-had happened already is answered as such (TOPIC_ALREADY_EXISTS and its kin). Where that could undo what was decided
-since (voters), it is not asked again. Whoever gets no answer in the end is told that it may have happened.
+If a connection breaks after the request was sent, its outcome is unknown. The request is then repeated, as in Kafka:
+changes that had happened are answered as such (TOPIC_ALREADY_EXISTS and similar errors). If a repetition could undo
+later decisions (voters), there is none. A client that gets no answer in the end is told that the change may have
+happened.
 
     request   listener name: int16 length, UTF-8 | principal, likewise | the client's request, header and body
     answer    error code int16 | index int64 up to which the controller had applied | the response, header and body
 
-Must not know: what any request means, connections of clients.
+Must not know: the meaning of any request, connections of clients.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from penstock.wire.primitives import Message
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
 
 FORWARD_KEY: Final = 0x7002
-ANONYMOUS: Final = "User:ANONYMOUS"  # there is nobody else before there is authentication
+ANONYMOUS: Final = "User:ANONYMOUS"  # without authentication there is no other principal
 
 CONNECT_TIMEOUT_S = 1.0
 LOOK_INTERVAL_S = 0.25
-"""How often a request that is under way looks whether the node it went to still leads."""
+"""How often a request under way checks whether its target still leads."""
 RETRY_PAUSE_S = 0.02
 APPLY_TIMEOUT_S = 1.0
 DEFAULT_TIMEOUT_S = 5.0
@@ -112,7 +113,7 @@ class Forwarding:
         address_of: Callable[[int], Address | None],
         voters: Callable[[], Mapping[int, Address]] = dict,
     ) -> None:
-        """`voters`: of whom the controller is one, for those who look for it."""
+        """`voters`: the candidates for controller, for an error message."""
         self._node_id = identity.node_id
         self._identity = identity
         self._controller = controller
@@ -126,7 +127,7 @@ class Forwarding:
 
     @property
     def is_active(self) -> bool:
-        """The controller is in this process."""
+        """Whether the controller is in this process."""
         return self._controller.is_active
 
     @property
@@ -147,11 +148,11 @@ class Forwarding:
         *,
         is_repeatable: bool = True,
     ) -> Message | bytes:
-        """What `decide` answers if the controller is here, else the bytes that it answered elsewhere.
+        """The answer of `decide` if the controller is here, else the bytes of its answer.
 
-        `timeout_s` is how long to look for a controller; each one found is asked in any case. Raises what
-        `decide` raises, ApiError(NOT_CONTROLLER) when none was found, OutcomeUnknown when one was asked and its answer
-        is lost.
+        `timeout_s` is how long to look for a controller; each one found gets the request in any case. Raises the errors
+        of `decide`, ApiError(NOT_CONTROLLER) if no controller was found, and OutcomeUnknown if a controller got the
+        request and its answer is lost.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -184,9 +185,11 @@ class Forwarding:
         )
 
     async def ask(self, ctx: RequestContext, request: Message, decide: Callable[[], Awaitable[Message]]) -> Message:
-        """As `answer`, for a request that a handler made of the client's: in the same version, read by the handler."""
+        """Like `answer`, for a request that a handler derived from the client's: in the same version, decoded for the
+        handler.
+        """
         parts, _ = encode_request(ctx.api_key, ctx.version, ctx.correlation_id, ctx.client_id, request)
-        # Requests carry bytes only; file slices are for answers.
+        # Requests carry bytes only; only answers have file slices.
         frame = b"".join(cast("list[bytes]", parts))[_SIZE_BYTES:]
         response = await self.answer(decide, frame, ctx.listener_name, timeout_of(request))
         if isinstance(response, Message):
@@ -195,7 +198,7 @@ class Forwarding:
         return decode_response(ctx.api_key, ctx.version, response, at)
 
     async def _send_on(self, payload: bytes, timeout_s: float) -> bytes | None:
-        """None: nobody could be asked, or whoever was is not the controller. Raises OutcomeUnknown."""
+        """None: no node got the request, or the one that got it is not the controller. Raises OutcomeUnknown."""
         leader = self._quorum.leader_id
         address = None if leader is None or leader == self._node_id else self._address_of(leader)
         if leader is None or address is None:
@@ -221,7 +224,7 @@ class Forwarding:
     async def _while_leading(
         self, leader: int, connection: DirectConnection, payload: bytes, timeout_s: float
     ) -> ForwardedAnswer:
-        """A node that hangs keeps its connections: what it was asked is given up when others follow another one."""
+        """A node that hangs keeps its connections: the request is abandoned when another node leads."""
         call = asyncio.ensure_future(connection.call(FORWARD_KEY, payload, timeout_s))
         try:
             while True:
@@ -232,8 +235,8 @@ class Forwarding:
                     if self._quorum.leader_id not in (leader, None):
                         raise ConnectionLost(f"broker {leader} does not lead any more") from None
         except RequestTimedOut:
-            # It may be dead without anybody having said so. And if not: answers come in order, so all that is behind
-            # this one would wait as well.
+            # The node may be dead without having closed the connection. If not: answers come in order, so all later
+            # requests would wait as well.
             connection.close()
             raise
         finally:
@@ -261,6 +264,6 @@ def outcome_unknown(why: str) -> OutcomeUnknown:
 
 
 def timeout_of(request: Message) -> float:
-    """How long a client gives its request, within reason."""
+    """The client's own time-out, within limits."""
     timeout_ms = getattr(request, "timeout_ms", 0)
     return min(timeout_ms / 1000, MAX_TIMEOUT_S) if timeout_ms > 0 else DEFAULT_TIMEOUT_S

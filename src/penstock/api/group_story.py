@@ -1,7 +1,7 @@
-"""The story of a group as a setting: `penstock.story` of a group resource, read-only, JSON.
+"""The history of a group as a setting: `penstock.story` of a group resource, read-only, JSON.
 
-No API of Kafka's has room for it, and an API of our own would be one more for clients to stumble over. It is told
-only when it is asked for by its name, so nobody meets it who lists the settings of a group. Shape: docs/groups.md.
+No Kafka API has room for it, and a new API could confuse clients. It is returned only if requested by name, so clients
+that list the settings of a group do not see it. Shape: docs/groups.md.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.core.group.story import StoryEvent
 STORY: Final = "penstock.story"
 MAX_BYTES: Final = 4 << 20
 MAX_BYTES_BEFORE_V4: Final = 32_767
-"""A string's length was an int16."""
+"""The length of a string was an int16."""
 
 _DOC: Final = "What happened to the group since its coordinator started, oldest first, as JSON."
 
 
 def story_entry(events: Sequence[StoryEvent], version: int) -> ConfigEntry:
-    """`version` of DescribeConfigs. The oldest events are left out where there is no room for all."""
+    """`version` of DescribeConfigs. If there is not enough room, the oldest events are left out."""
     room = (MAX_BYTES if version >= 4 else MAX_BYTES_BEFORE_V4) - len("[]")
     told: list[str] = []
     for event in reversed(events):

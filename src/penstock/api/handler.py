@@ -1,23 +1,21 @@
-"""What every API's handler looks like.
+"""The interface of every API's handler.
 
-A handler declares once which versions it serves; that feeds dispatch, ApiVersions and the
-reference page. `handle` answers in one of three ways:
+A handler declares its versions once; dispatch, ApiVersions and the reference page use them. `handle` answers in one of
+three ways:
 - returns the response;
-- returns None and answers later through `ctx.respond` (produce and fetch: no task, no
-  future, just a callback);
-- is a coroutine function: the connection waits for it, as Kafka's would.
+- returns None and answers later through `ctx.respond` (produce and fetch: no task, no future, just a callback);
+- is a coroutine function: the connection waits for it, as in Kafka.
 
-More class attributes, where they are not what most handlers have:
-- `is_for_controller = True`: only the active controller can answer. Such a request is sent on
-  (`api.forwarding`) when it is elsewhere; the handler returns a response or is a coroutine
-  function, and lets ApiError(NOT_CONTROLLER) through.
-- `accepts_forwarded = True`: part of a request is for the controller; the handler sends that part
-  on by itself, and answers the part when it comes from another broker.
-- `bounds`: how large a request may be, where it is not USUAL (`api.bounds`). Wider requests are read in turns of
-  their own; a handler that does much for each element uses `ctx.pace`.
-- `is_repeatable = False`: asked twice it could undo what somebody else did in between. Where the answer of the
-  controller is lost the client is told so, and the request is not sent on again.
-- `is_advertised = False`: for brokers of the cluster alone, so ApiVersions does not name it.
+More class attributes, if they differ from most handlers:
+- `is_for_controller = True`: only the active controller can answer. The request is forwarded to it (`api.forwarding`);
+  the handler returns a response or is a coroutine function, and lets ApiError(NOT_CONTROLLER) through.
+- `accepts_forwarded = True`: part of a request is for the controller; the handler forwards that part by itself, and
+  answers the part if another broker forwards it.
+- `bounds`: the size limits of a request, if not USUAL (`api.bounds`). Wider requests are decoded in turns of their own;
+  a handler that does much for each element uses `ctx.pace`.
+- `is_repeatable = False`: a repetition could undo a change that another client made in between. If the controller's
+  answer is lost, the client gets an error that says so, and the request is not forwarded again.
+- `is_advertised = False`: for brokers of the cluster only, so ApiVersions does not list it.
 """
 
 from __future__ import annotations
@@ -42,17 +40,17 @@ class Handler(Protocol):
     def handle(self, ctx: RequestContext, request: Any) -> Answer: ...
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Message:
-        """The response that says no to the whole request."""
+        """The response that refuses the whole request."""
         ...
 
 
 class PrivateHandler(Protocol):
-    """Of a key that is in no table of APIs: brokers use it among themselves."""
+    """A handler for a key that no API has: brokers use it among themselves."""
 
     key: ClassVar[int]
 
     def receive(self, connection: Connection, slot: int, correlation_id: int, payload: memoryview) -> None:
-        """The payload is valid only during the call. The slot must be answered, if only with nothing."""
+        """The payload is valid only during the call. The slot must be answered, even if with an empty reply."""
         ...
 
 

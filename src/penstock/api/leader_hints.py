@@ -1,4 +1,4 @@
-"""KIP-951: whom to ask instead, told along with NOT_LEADER_OR_FOLLOWER, so that a client need not ask for metadata."""
+"""KIP-951: the current leader, sent along with NOT_LEADER_OR_FOLLOWER, so that a client needs no metadata request."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class LeaderHints:
         self._endpoint_of = endpoint_of
 
     def leader_of(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int]:
-        """(leader, leader epoch) as the metadata says; -1 where it does not."""
+        """(leader, leader epoch) in the metadata; -1 if unknown."""
         return self._partitions.leader_of(topic_id, topic, index)
 
     def nodes(self, leaders: Iterable[int], ctx: RequestContext) -> list[LeaderNode]:
-        """Each once, where the client that asks can reach it."""
+        """Each node once, with an address for the requesting client."""
         nodes: list[LeaderNode] = []
         for leader in dict.fromkeys(leaders):
             address = None if leader < 0 else self._endpoint_of(leader, ctx)

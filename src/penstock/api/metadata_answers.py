@@ -1,11 +1,11 @@
-"""What Metadata says of topics, described and encoded once for each change and not once for each request.
+"""Topic descriptions for Metadata, built and encoded once for each change, not for each request.
 
-A description is kept by topic, protocol version and whether operations were asked for; it counts as long as the topic
-and the brokers are as they were. The answer for all topics is kept as a whole, too. Only bytes are kept, and of a few
-variants: a cluster has few kinds of clients. Everything that may be wide is done in steps (`api.turns`).
+A description is cached by topic, protocol version and whether operations were requested. It is valid until the topic or
+the brokers change. The answer for all topics is cached as a whole, too. Only bytes are cached, and only a few variants:
+a cluster has few kinds of clients. Potentially wide work is done in steps (`api.turns`).
 
-When a leader falls all clients ask at the same time. The answer for all topics is put together once: whoever else asks
-for the same takes part in its steps.
+When a leader fails, all clients send Metadata at the same time. The answer for all topics is built once: concurrent
+requests for the same variant share its steps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Versions = tuple[int, int]
 
 
 class DescribedTopic(Encoded):
-    """Stands for a MetadataResponseTopic where a response is written."""
+    """Used as a MetadataResponseTopic when a response is encoded."""
 
     __slots__ = ("encoded", "leaders", "topic_version")
 
@@ -45,14 +45,14 @@ class SomeTopics(MetadataResponse):
 
 
 class WholeCluster(MetadataResponse, Encoded):
-    """Its bytes alone: its fields are empty."""
+    """Only its bytes: its fields are empty."""
 
     __slots__ = ("encoded", "leaders")
     leaders: frozenset[int]
 
 
 class _Shared:
-    """An answer that is being put together, for all who ask for it."""
+    """An answer under construction, shared by all requests for it."""
 
     __slots__ = ("answer", "error", "steps")
 
@@ -82,7 +82,7 @@ class MetadataAnswers:
     def describe(
         self, topics: Collection[TopicState], live: frozenset[int], operations: int, version: int
     ) -> Generator[None, None, list[DescribedTopic]]:
-        """In steps: what is known already takes little time."""
+        """In steps: known descriptions take little time."""
         known = self._variant(version, operations, live)
         found: list[DescribedTopic] = []
         work = 0
@@ -99,7 +99,7 @@ class MetadataAnswers:
             if not len(found) % KNOWN_PER_STEP:
                 yield
         if len(known) > 2 * len(self._image.topics) + 1000:
-            known.clear()  # most of it is about topics that are gone
+            known.clear()  # most entries are of deleted topics
         return found
 
     def _variant(self, version: int, operations: int, live: frozenset[int]) -> dict[bytes, DescribedTopic]:
@@ -112,7 +112,7 @@ class MetadataAnswers:
             known = {}
             if len(self._topics) >= VARIANTS_KEPT:
                 del self._topics[next(iter(self._topics))]
-        self._topics[key] = known  # the most recent one is last
+        self._topics[key] = known  # the most recently used one is last
         return known
 
     def _describe(
@@ -141,18 +141,18 @@ class MetadataAnswers:
     # -- all of them ----------------------------------------------------------------------
 
     def whole(self, variant: Hashable) -> WholeCluster | None:
-        """The answer for all topics, if it was put together since the last change."""
+        """The answer for all topics, if it was built since the last change."""
         kept = self._wholes.get(variant)
         return kept[1] if kept is not None and kept[0] == self.versions else None
 
     def share(
         self, variant: Hashable, make: Callable[[], Generator[None, None, SomeTopics]], version: int
     ) -> Generator[None, None, WholeCluster]:
-        """The answer for all topics: what `make` makes, put together once for all who ask at the same time."""
+        """The answer for all topics, from `make`, built once for all concurrent requests."""
         versions = self.versions
         kept = self._under_way.get(variant)
         if kept is None or kept[0] != versions:
-            # One that is out of date is finished by those who are at it, and kept from nobody else.
+            # An outdated one is finished by its own requests, but not shared with new ones.
             shared = _Shared(self._put_together(variant, versions, make(), version))
             self._under_way = {key: one for key, one in self._under_way.items() if one[0] == versions}
             self._under_way[variant] = versions, shared
@@ -166,7 +166,7 @@ class MetadataAnswers:
             except StopIteration as done:
                 shared.answer = done.value
                 self._no_longer_under_way(variant, shared)
-            except Exception as error:  # raised above, for each who takes part
+            except Exception as error:  # raised above, for each request that shares it
                 shared.error = error
                 self._no_longer_under_way(variant, shared)
             else:

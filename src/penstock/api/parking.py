@@ -1,4 +1,4 @@
-"""Requests whose answer waits for others, on a connection where further requests wait for that answer."""
+"""Requests whose answer waits for others, while further requests on the connection wait for that answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ R = TypeVar("R")
 
 
 def park(connection: Connection, answer: asyncio.Future[R], make_way: Callable[[int], None]) -> Coroutine[Any, Any, R]:
-    """Wait for the answer; `make_way` is told the key of a request that has come in behind it.
+    """Wait for the answer; `make_way` is called with the key of a request that has arrived behind it.
 
-    To be called in the turn in which the request came: the next one may already be in the buffer.
+    Call this in the turn in which the request arrived: the next one may already be in the buffer.
     """
     connection.when_blocked = make_way
     return _wait(connection, answer)

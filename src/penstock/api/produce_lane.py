@@ -1,9 +1,8 @@
-"""The short way for the request a busy producer sends again and again: one batch for one partition.
+"""The fast path for the request that a busy producer repeats: one batch for one partition.
 
-A client's produce requests for one partition differ only in correlation id and records:
-everything between is the same bytes every time. The lane remembers, per connection, what
-the general decoder and `ProduceHandler` made of those bytes, and on a match goes straight
-from frame to log and from offset to reply.
+A client's produce requests for one partition differ only in correlation id and records: all bytes between are the same
+every time. The lane remembers, per connection, how the general decoder and `ProduceHandler` interpreted those bytes. On
+a match it goes straight from frame to log and from offset to reply.
 
     request (flexible versions, 9 to 13)                        response
     0   api key, version                                        size, correlation id
@@ -14,9 +13,8 @@ from frame to log and from offset to reply.
         records                                                 tail: no errors, tags, throttle 0
     -3  three empty tag sections
 
-Anything unusual (other prefix, several batches, transactions, an error) returns False and
-takes the general way, which then gives the answer: the lane never refuses anything itself.
-`tests/property/test_produce_lane.py` holds both ways against each other.
+Anything unusual (another prefix, several batches, transactions, an error) returns False and takes the general path,
+which then answers: the lane never refuses anything itself. `tests/property/test_produce_lane.py` compares both paths.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ ACKS_ALL = -1
 
 
 class Target:
-    """What one prefix means."""
+    """The meaning of one prefix."""
 
     __slots__ = ("_head", "_pack", "_size", "acks", "config", "partition", "timeout_s", "times", "traffic")
 
@@ -106,7 +104,7 @@ class LaneReply:
 
     def committed(self, code: ErrorCode) -> None:
         if self._slot < 0:
-            return  # answered as timed out before
+            return  # already answered as timed out
         self._forget(self)
         if not self._slot % SAMPLED_EVERY:
             self._observe()
@@ -141,7 +139,7 @@ class ProduceLane:
         self._targets: dict[bytes, Target] = {}
 
     def learn(self, version: int, frame: memoryview, request: ProduceRequest, partition: Partition) -> None:
-        """After the general way has appended `request` (one topic, one partition) without complaint."""
+        """Call after the general path has appended `request` (one topic, one partition) without an error."""
         topic = request.topic_data[0]
         records = topic.partition_data[0].records
         if version < FIRST_VERSION or not _is_plain(partition.config) or not isinstance(records, memoryview):
@@ -238,7 +236,7 @@ class ProduceLane:
 
 
 def _is_plain(config: TopicConfig) -> bool:
-    """Batches go to the log as they came: no codec of the topic's own, no record looked at, no new timestamp."""
+    """Batches go to the log unchanged: no codec of the topic, no checks of records, no new timestamp."""
     return (
         config.compression_type == "producer" and "compact" not in config.cleanup_policy and not config.log_append_time
     )

@@ -1,6 +1,6 @@
-"""What a produced batch must be like beyond being sound: size, codec, timestamps, keys where a topic needs them.
+"""Requirements for a produced batch besides being sound: size, codec, timestamps, keys if the topic needs them.
 
-Checks raise ApiError. `prepare` looks at records, and runs in the process for records: it imports little.
+Checks raise ApiError. `prepare` reads records, and runs in the process for records: it imports little.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.records.examine import keyless
 from penstock.wire.messages.produce import BatchIndexAndErrorMessage
 from penstock.wire.primitives import Records
 
-# Batches of a compacted topic up to here are checked in place; more go to a worker.
+# Batches of a compacted topic up to this size are checked in place; larger ones go to a worker.
 FEW_RECORDS = 200
 
 
@@ -65,7 +65,7 @@ def check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> N
 
 
 class RecordsRefused(ApiError):
-    """Records without a key on a compacted topic, by their place in the batch."""
+    """Records without a key on a compacted topic, by their index in the batch."""
 
     def __init__(self, indexes: list[int]) -> None:
         super().__init__(ErrorCode.INVALID_RECORD, "One or more records have been rejected")
@@ -82,29 +82,29 @@ class RecordsRefused(ApiError):
 
 
 def is_small(records: Records) -> bool:
-    """Few enough records, in plain sight, to walk them on the loop."""
+    """Few enough uncompressed records to read them on the loop."""
     if not isinstance(records, memoryview) or len(records) < HEADER_SIZE:
-        return True  # refused before anybody walks it
+        return True  # refused before its records are read
     header = read_header(records)
     return header.compression == 0 and header.record_count <= FEW_RECORDS
 
 
 def check_keys(header: BatchHeader, records: Buffer) -> None:
-    """A compacted topic cannot keep a record that has no key."""
+    """A compacted topic cannot keep a record without a key."""
     missing = keyless(header, records)
     if missing:
         raise RecordsRefused(missing)
 
 
 class Preparation(NamedTuple):
-    """What has to be done to a batch before its order is fixed."""
+    """The work on a batch before its order is fixed."""
 
     records: bytes
     version: int
     max_message_bytes: int
     needs_keys: bool
     codec: int | None
-    """None: as the producer packed it."""
+    """None: keep the producer's codec."""
     level: int | None
 
 
@@ -121,11 +121,11 @@ def preparation_of(records: bytes, config: TopicConfig, version: int) -> Prepara
 
 
 def prepare(todo: Preparation) -> bytes | None:
-    """In the process for records: the batch in the topic's codec, None if it is as it was. Raises ApiError."""
+    """Runs in the process for records: returns the batch in the topic's codec, None if unchanged. Raises ApiError."""
     records = todo.records
     header = validate_produced(records)
     check_codec(header, todo.version)
-    check_size(records, todo.max_message_bytes)  # before as well as after, as Kafka does
+    check_size(records, todo.max_message_bytes)  # before and after, as in Kafka
     if todo.needs_keys:
         check_keys(header, records)
     if todo.codec is None or todo.codec == header.compression:

@@ -1,6 +1,6 @@
-"""Topics made with the broker's defaults: by CreateTopics with -1, and by clients that just use a name.
+"""Creates topics with the broker's defaults: for CreateTopics with -1, and for clients that just use a name.
 
-What a broker makes for a client goes through the controller, wherever that is.
+A topic for a client is created by the controller, wherever it is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from penstock.cluster.running_config import RunningConfig
 from penstock.core.metadata.decisions import check_topic_name, create_topic
 from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.new_topic import NewTopic
 
 log = logging.getLogger(__name__)
 
-MAX_PENDING = 1000  # topics being made for clients; who asks for more is told to ask again
+MAX_PENDING = 1000  # topics under creation; beyond that clients must retry
 
 
 class TopicCreation:
@@ -39,26 +40,26 @@ class TopicCreation:
     def create_soon(self, name: str) -> None:
         """Start auto-creation if the broker allows it; many callers may ask for one name.
 
-        Raises ApiError for what can be known at once, so that whoever asked is told why.
+        Raises ApiError for errors that are known at once, so that the client gets the reason.
         """
         if not self._running.current.auto_create_topics_enable or name in self._pending:
             return
         if len(self._pending) >= MAX_PENDING:
-            return  # the client asks again
+            return  # the client retries
         if name in INTERNAL_TOPICS:
-            return  # a coordinator makes its topic when it is first needed, with settings of its own
-        # A rehearsal: the controller decides again when it is this topic's turn.
-        partitions, factor = self.default_partitions, self.default_replication_factor
-        create_topic(self._creator.image, self._creator.brokers, name, bytes(16), partitions, factor, {}, {})
-        task = asyncio.ensure_future(self._create(name))
+            return  # a coordinator creates its topic when first needed, with settings of its own
+        # A check in advance: the controller decides again later.
+        topic = NewTopic(name, self.default_partitions, self.default_replication_factor)
+        create_topic(self._creator.image, self._creator.brokers, topic, bytes(16))
+        task = asyncio.ensure_future(self._create(topic))
         self._pending[name] = task
         task.add_done_callback(lambda _: self._pending.pop(name))
 
-    async def _create(self, name: str) -> None:
+    async def _create(self, topic: NewTopic) -> None:
         try:
-            await self._creator.create_topic(name, self.default_partitions, self.default_replication_factor, {}, {})
+            await self._creator.create_topic(topic)
         except PenstockError as error:
-            # Somebody created it meanwhile, which is what was wanted. Nobody waits for this task, so
-            # anything else is said here; the next Metadata request tries again.
+            # If the topic was created meanwhile, that is fine. No caller awaits this task, so any other error is logged
+            # here; the next Metadata request tries again.
             if not (isinstance(error, ApiError) and error.code is ErrorCode.TOPIC_ALREADY_EXISTS):
-                log.warning("topic %s was not created for a client that asked for it: %s", name, error)
+                log.warning("topic %s was not created for a client that asked for it: %s", topic.name, error)

@@ -1,4 +1,4 @@
-"""What went in and out of a topic since the broker started. Deleted topics are forgotten by whoever reads it."""
+"""Traffic of each topic since the broker started. The reader of the counters removes deleted topics."""
 
 from __future__ import annotations
 

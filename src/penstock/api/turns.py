@@ -1,7 +1,7 @@
-"""Work that is too wide for one turn of the loop, a step at a time.
+"""Runs work that is too wide for one turn of the loop in steps.
 
-One step a turn for the whole broker, in the order in which they were asked for: however many clients send wide
-requests, everybody else waits for one step at most, about a tenth of a millisecond. Nothing here knows what it does.
+The whole broker runs one step a turn, in request order. So however many clients send wide requests, other work waits
+for one step at most, about a tenth of a millisecond. Must not know: what the steps do.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ ITEMS_PER_TURN: Final = 32
 COUNTED_PER_TURN: Final = 2048
 FREED_PER_TURN: Final = 2048
 TAKEN_APART_PER_TURN: Final = 128
-"""Items that have arrays of their own: each of these is looked at."""
+"""Items that contain arrays: each of these is inspected."""
 
 
 def drained(steps: Generator[None, None, T]) -> T:
-    """What the steps return, in this turn: for what is known to be narrow."""
+    """The result of the steps, in this turn: for narrow work."""
     while True:
         try:
             next(steps)
@@ -43,7 +43,7 @@ def _arrays(message: object) -> list[list[object]]:
 
 
 def _references(arrays: list[list[object]]) -> int:
-    """To the last of the arrays, with those that asking makes."""
+    """References to the last of the arrays, including those of this call."""
     array = arrays[-1]
     return getrefcount(array)
 
@@ -52,7 +52,7 @@ NO_OTHERS: Final = _references([[]])
 
 
 class Turns:
-    """Of the whole broker."""
+    """The turns of the whole broker."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -77,7 +77,8 @@ class Turns:
     def let_go(self, message: Message) -> None:
         """Free a wide message some items a turn: 40,000 at once take more than a millisecond.
 
-        Called by whoever drops it within this turn. An array that somebody else has by then stays as it is."""
+        The caller drops the message within this turn. An array with other references by then stays as it is.
+        """
         if arrays := _arrays(message):
             self.call(lambda: self._free(arrays))
 
@@ -91,7 +92,7 @@ class Turns:
             elif inner := _arrays(arrays[-1][-1]):
                 del arrays[-1][-1]
                 arrays += inner
-                inner.clear()  # nobody else has them
+                inner.clear()  # there are no other references
             else:
                 left -= min(len(arrays[-1]), FREED_PER_TURN) * TAKEN_APART_PER_TURN // FREED_PER_TURN
                 del arrays[-1][-FREED_PER_TURN:]
@@ -99,14 +100,14 @@ class Turns:
             self.call(lambda: self._free(arrays))
 
     async def next(self) -> None:
-        """Let everybody else have a turn."""
+        """Let other work have a turn."""
         come: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.call(lambda: None if come.done() else come.set_result(None))
         await come
 
 
 class Pace:
-    """Of one request."""
+    """The turns of one request."""
 
     __slots__ = ("_done", "_turns")
 
@@ -115,7 +116,7 @@ class Pace:
         self._done = 0
 
     async def finish(self, steps: Generator[None, None, T]) -> T:
-        """What the steps return; each is taken in a turn of its own."""
+        """The result of the steps; each runs in a turn of its own."""
         while True:
             try:
                 next(steps)
@@ -125,12 +126,12 @@ class Pace:
             await self._turns.next()
 
     async def later(self, steps: Generator[None, None, T]) -> T:
-        """As `finish`, with the first step in a turn of its own: many wake at the same time."""
+        """Like `finish`, with the first step in a turn of its own: many requests wake at the same time."""
         await self._turns.next()
         return await self.finish(steps)
 
     async def gather(self, work: Iterable[Coroutine[Any, Any, T]], per_turn: int = ITEMS_PER_TURN) -> list[T]:
-        """The outcomes in order, as of `asyncio.gather`, some at a time."""
+        """The results in order, like `asyncio.gather`, some at a time."""
         rest = iter(work)
         done: list[T] = []
         while some := list(islice(rest, per_turn)):
@@ -140,7 +141,7 @@ class Pace:
         return done
 
     async def counted(self, items: Iterable[K]) -> Counter[K]:
-        """How often each is there."""
+        """Count the items."""
         rest = iter(items)
         found: Counter[K] = Counter()
         while some := list(islice(rest, COUNTED_PER_TURN)):
@@ -150,7 +151,7 @@ class Pace:
         return found
 
     async def each(self, items: Iterable[T], per_turn: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
-        """The items, with a turn for everybody else after every `per_turn` of this request's, nested ones included."""
+        """The items, with a turn for other work after every `per_turn` of this request's, nested ones included."""
         for item in items:
             if self._done >= per_turn:
                 self._done = 0

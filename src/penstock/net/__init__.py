@@ -1,1 +1,1 @@
-"""Transport: listener, channel, connection. Knows frames, not requests."""
+"""Transport: listener, channel, connection. It knows frames, not requests."""

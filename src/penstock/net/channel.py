@@ -1,8 +1,8 @@
-"""A plain TCP channel: our own non-blocking socket on the loop's readiness calls.
+"""A plain TCP channel: a non-blocking socket with the event loop's readiness callbacks.
 
-Reads go straight into the receiver's memory. Writes go out at once while the peer takes
-them; file slices leave by sendfile behind a header sent with MSG_MORE, so payload bytes
-never enter this process. A slice without a kernel file (the simulated disk) is read.
+Reads go straight into the receiver's memory. Writes are sent at once while the peer takes them. File slices are sent by
+sendfile after a header with MSG_MORE, so that payload bytes never enter this process. A slice without a kernel file
+(on the simulated disk) is read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from penstock.ports.channel import Part, Receiver
 from penstock.ports.disk import Buffer, FileSlice
 
-# Above this many queued bytes that sit in memory the receiver should stop producing more.
+# Above this number of queued bytes the receiver should stop producing more.
 HIGH_WATER_BYTES = 1 << 20
-# sendfile of a huge range would hold the loop; give others a turn in between.
+# A sendfile of a huge range would hold the loop, so other connections get a turn in between.
 SENDFILE_CHUNK_BYTES = 4 << 20
-# Of what sits in memory, for the same reason; and of what a peer that we hung up on sends on.
+# The same for bytes in memory, and for bytes that a peer sends after we have closed our side.
 WRITE_BYTES_PER_TURN = 64 << 10
 DISCARDED_PER_TURN_BYTES = 256 << 10
 # How long a peer may take to hang up after our last byte.
@@ -29,7 +29,7 @@ LINGER_S = 1.0
 
 
 class _Nobody:
-    """In the place of a receiver that was told of the end: the two must not keep each other alive."""
+    """Replaces the receiver after `closed`, so that channel and receiver do not keep each other alive."""
 
     def receive_buffer(self) -> Buffer:
         return bytearray(1)
@@ -110,7 +110,7 @@ class SocketChannel:
 
     def is_peer_gone(self) -> bool:
         poll = select.poll()
-        poll.register(self._fd, select.POLLRDHUP)  # errors and hang-ups are reported unasked
+        poll.register(self._fd, select.POLLRDHUP)  # errors and hang-ups are always reported
         return bool(poll.poll(0))
 
     def send(self, parts: Iterable[Part]) -> None:
@@ -122,7 +122,7 @@ class SocketChannel:
         if not self._writing:
             self._write()
         elif self.queued_bytes > HIGH_WATER_BYTES:
-            # Noted here too: one write may take it from above the mark to below its half.
+            # Noted here too: one write may go from above the mark to below half of it.
             self._was_full = True
 
     def _write(self) -> None:
@@ -139,7 +139,7 @@ class SocketChannel:
                         self.queued_bytes -= sent
                         if sent < SENDFILE_CHUNK_BYTES:
                             continue
-                        break  # a full chunk left: let other connections have their turn
+                        break  # a full chunk was sent: other connections get a turn
                     queue.popleft()
                     self.queued_bytes -= sent
                 else:
@@ -197,10 +197,9 @@ class SocketChannel:
                 self._linger()
 
     def _linger(self) -> None:
-        """Say that nothing more comes, and let the peer hang up.
+        """Closes our side for writing, and lets the peer hang up.
 
-        Closing with bytes unread would reset the connection, and a reset takes from the peer
-        the answers it has not read yet.
+        Closing with unread bytes would reset the connection, and the peer would lose answers that it has not read.
         """
         try:
             self._sock.shutdown(socket.SHUT_WR)

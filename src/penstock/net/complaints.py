@@ -1,7 +1,7 @@
-"""Log lines about connections that were refused, or closed for what they sent: one at a time, however many there are.
+"""Log lines about connections that were refused or closed because of bad input, limited in their rate.
 
-A peer that is refused may come again thousands of times a second. What is not said is counted, and told with the next
-line. Strangers have an interval of their own, lest broken clients hide them.
+A refused peer may reconnect thousands of times a second. Lines that are left out are counted, and the next line has
+their number. Strangers have their own interval, so that broken clients do not hide them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Complaints:
         self._say(reason, f"refused a connection from {ip} on {listener}: {reason}")
 
     def not_accepted(self, listener: str, error: OSError) -> None:
-        self._say("not accepted", f"cannot accept a connection on {listener}: {error}; tried again")
+        self._say("not accepted", f"cannot accept a connection on {listener}: {error}; trying again")
 
     def _say(self, kind: str, line: str) -> None:
         now_s = self._now_s()

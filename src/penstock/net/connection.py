@@ -1,26 +1,23 @@
-"""One client connection: bytes to frames, replies in request order, bounds on both sides.
+"""One client connection: it cuts bytes into frames, sends replies in the order of requests, and bounds both sides.
 
-Knows frames and slots; what a request means is the handler's business. Every request gets
-the next slot number; replies may come in any order and leave in slot order.
+It knows frames and slots, not the meaning of requests. Every request gets the next slot number. Replies may arrive in
+any order and are sent in slot order.
 
-Two-stage handling: requests of `pipelined` APIs (produce, fetch) are handed over while
-earlier ones still wait for a flush or for data. Any other request is a barrier, as on a
-Kafka broker: it is handed over when everything before it has been answered, and nothing
-is handed over before it has been answered itself.
+Two-stage handling: requests of `pipelined` APIs (produce, fetch) are passed to the handler while earlier ones still
+wait for a flush or for data. Any other request is a barrier, as on a Kafka broker: it is passed on after everything
+before it is answered, and nothing after it is passed on before it is answered itself.
 
-Bounds: frame size by API, requests in flight, queued reply bytes, memory for requests of
-all connections together (`net.request_memory`). Beyond one of them the connection stops
-reading until it is met again. The receive buffer grows only as bytes really arrive, so
-announcing a large frame costs the announcer, not us.
+Bounds: frame size by API, requests in flight, queued reply bytes, and memory for requests of all connections together
+(`net.request_memory`). Beyond a bound the connection stops reading until the bound is met again. The receive buffer
+grows only as bytes really arrive, so that announcing a large frame costs the announcer, not the broker.
 
-Fairness: a connection hands over TURN_BUDGET in one turn of the loop at most, or what takes
-TURN_S, and reads MAX_READ_BYTES at a time. What it has sent beyond that waits in one line with
-the others of its kind, and one of them is served a turn (`net.waiting_line`): however many
-send without a pause, somebody who sends now and then waits for one budget and no more. Nodes
-of the cluster have turns of their own.
+Fairness: in one turn of the loop a connection passes on requests worth at most TURN_BUDGET or TURN_S, and it reads at
+most MAX_READ_BYTES at a time. Connections with more to do wait in one line, and one of them is served in each turn
+(`net.waiting_line`). So a client that sends now and then waits for at most one budget, however many others send without
+a pause. Nodes of the cluster have their own turns.
 
-Invariant: the frame handed to the handler is a view of the receive buffer and valid only
-during the call; what is kept must be copied, or kept with `keep_frame`.
+Invariant: the frame that the handler gets is a view of the receive buffer and valid only during the call. A handler
+that needs it longer copies it or calls `keep_frame`.
 """
 
 from __future__ import annotations
@@ -46,18 +43,18 @@ _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
 MIN_FRAME_BYTES = 8  # api key, version, correlation id
 
-OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # of a key that nobody serves: its frame only has to be told from garbage
+OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: enough to tell a frame from garbage
 
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
 SPARE_BYTES = 64 << 10
-IDLE_BUFFER_S = 10.0  # after that a connection gets along with its first buffer again
+IDLE_BUFFER_S = 10.0  # after that a connection returns to its initial buffer
 MAX_READ_BYTES = 256 << 10
 TURN_BUDGET = 32
-TURN_S = 0.00015  # by the clock, over the request that exceeds it; a request alone takes a tenth of that
-LARGE_REPLY_BYTES = 16 << 10  # leaves at once, so that sending it counts
-OTHER_COST = 4  # of a request that is not pipelined; others cost 1
-MAX_CORKED_PARTS = 64  # replies gathered before the peer must prove that it takes them
+TURN_S = 0.00015  # the turn ends after the request that exceeds it; a typical request takes a tenth of it
+LARGE_REPLY_BYTES = 16 << 10  # sent at once, so that the time of sending counts
+OTHER_COST = 4  # the cost of a request that is not pipelined; others cost 1
+MAX_CORKED_PARTS = 64  # replies gathered before they are sent
 
 _numbers = count(1)
 
@@ -66,7 +63,7 @@ Shortcut: TypeAlias = Callable[["Connection", int, memoryview], bool]
 
 
 class ConnectionLimits:
-    """Bounds shared by the connections of a listener."""
+    """Bounds that the connections of a listener share."""
 
     __slots__ = (
         "clock",
@@ -88,10 +85,10 @@ class ConnectionLimits:
         memory: RequestMemory | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`frame_limits`: by API key; what is not in there may have OTHER_FRAME_BYTES. None: all have the maximum.
+        """`frame_limits`: by API key; OTHER_FRAME_BYTES for other keys. None: the maximum for all keys.
 
-        Nodes of the cluster may send `max_frame_bytes` whatever the key. `clock`: what is done in a turn is bounded by
-        it, too. None: by the number of requests alone."""
+        Nodes of the cluster may send `max_frame_bytes` for any key. `clock`: bounds the time of a turn. None: only the
+        number of requests bounds a turn."""
         self.clock: Callable[[], float] = (lambda: 0.0) if clock is None else clock
         self.line = WaitingLine()
         self.largest_frame_bytes = max_frame_bytes
@@ -157,7 +154,7 @@ class Connection:
         self._on_closed = on_closed
         self._buffer: bytearray | mmap = bytearray(INITIAL_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
-        self._awaited_capacity = 0  # of the buffer that there is no memory for yet
+        self._awaited_capacity = 0  # of the buffer that waits for memory
         self._start = self._end = 0
         self._next_slot = self._head_slot = 0
         self._ready: dict[int, list[Part]] = {}
@@ -170,17 +167,17 @@ class Connection:
         self._queued_before = 0
         self.is_closed = False
         self.is_draining = False
-        self.is_peer = False  # a node of this cluster, which has shown so: see `api.handlers.introduction`
+        self.is_peer = False  # a node that has proved to be of this cluster: see `api.handlers.introduction`
         self._refusal: Exception | None = None
         self.last_active = loop.time()
         self.id = ""
-        self.number = next(_numbers)  # in the order in which they were made
+        self.number = next(_numbers)  # in the order of creation
         self.listener_name = ""
         self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
-        # Called at the end: whoever is parked on behalf of this client lets go.
+        # Called when the connection ends, to release what is parked for this client.
         self.when_closed: dict[Callable[[], None], None] = {}
-        # Called with the key of a request that must wait for the one before it: whoever holds back
-        # that one's answer may let it go.
+        # Called with the key of a request that must wait for the one before it, whose delayed answer
+        # may then be sent at once.
         self.when_blocked: Callable[[int], None] | None = None
 
     @property
@@ -193,15 +190,15 @@ class Connection:
 
     @property
     def is_blocked(self) -> bool:
-        """Not reading, so the peer's departure goes unnoticed unless somebody looks."""
+        """Not reading, so that the end of the connection is noticed only by an explicit check."""
         return self._blocked
 
     def use(self, handler: Handler) -> None:
-        """Requests from now on are somebody else's."""
+        """Passes requests to this handler from now on."""
         self._handler = handler
 
     def hold(self) -> None:
-        """Hand over nothing more until everything in flight is answered."""
+        """Passes on nothing more until everything in flight is answered."""
         self._exclusive = True
 
     # -- bytes in -----------------------------------------------------------------------
@@ -221,7 +218,7 @@ class Connection:
         except ProtocolError as error:
             self.abort(error)
         except BaseException as error:
-            # A defect in a handler: this client must not wait for ever. The loop logs it.
+            # A bug in a handler: the client must not wait for ever. The loop logs the error.
             self.abort(ProtocolError(f"internal error: {error!r}"))
             raise
         finally:
@@ -275,7 +272,7 @@ class Connection:
             self._next_slot = slot + 1
             self._exclusive = not is_pipelined
             self._handler(self, slot, view[start + 4 : start + 4 + size])
-            view = self._view  # `keep_frame` may have taken the one before
+            view = self._view  # `keep_frame` may have replaced it
             if not is_pipelined and self._out and self._is_large(self._out[-1]):
                 self._flush()
 
@@ -295,10 +292,10 @@ class Connection:
         self._unblock()
 
     def keep_frame(self, frame: memoryview) -> memoryview:
-        """The frame that is being handed over, for as long as it is needed.
+        """Keeps the frame that is being passed on.
 
-        One that fills most of the buffer takes it along, and this connection gets another: a copy of some megabytes
-        would hold the loop for a millisecond."""
+        A frame that fills most of the buffer keeps the buffer, and this connection gets a new one: a copy of some
+        megabytes would hold the loop for a millisecond."""
         capacity, rest = len(self._buffer), self._end - self._start
         if capacity <= INITIAL_BUFFER_BYTES or len(frame) < capacity - capacity // 4 or rest > INITIAL_BUFFER_BYTES:
             return memoryview(bytes(frame))
@@ -317,15 +314,15 @@ class Connection:
                 self.channel.resume_reading()
 
     def _make_room(self) -> None:
-        """After the frames were handed over: keep space for the next read."""
+        """Makes space for the next read, after the frames were passed on."""
         start, end, capacity = self._start, self._end, len(self._buffer)
         if self._awaited_capacity:
             return
         memory = self._limits.memory
         if memory.is_short and start:
-            memory.touch(self)  # a request has come to its end
+            memory.touch(self)  # a request is complete
         if self._blocked:
-            return  # nothing is read before the next frame was handed over
+            return  # nothing is read before the next frame is passed on
         if start == end:
             self._start = self._end = 0
             if memory.is_short and capacity > INITIAL_BUFFER_BYTES:
@@ -354,10 +351,10 @@ class Connection:
             self.channel.pause_reading()
 
     def memory_granted(self) -> None:
-        """There is memory for what stopped this connection, and it has been taken."""
+        """The memory that this connection waited for has been taken."""
         wanted, self._awaited_capacity = self._awaited_capacity, 0
         if not wanted:
-            return  # at once: `_make_room` sees to it
+            return  # granted at once: `_make_room` handles it
         self._replace_buffer(wanted)
         if not self._blocked and not self.is_closed and not self.is_draining:
             self.channel.resume_reading()
@@ -368,7 +365,7 @@ class Connection:
         self._limits.memory.release(self, freed)
 
     def free_idle_memory(self, now: float) -> None:
-        """Looked at once a second: a burst must not keep a large buffer for the life of the connection."""
+        """Called once a second, so that a burst does not leave a large buffer for the life of the connection."""
         is_empty = self._start == self._end and not self.is_closed and not self._awaited_capacity
         is_idle = now - self.last_active > IDLE_BUFFER_S or self._limits.memory.is_short
         if is_empty and is_idle and len(self._buffer) > INITIAL_BUFFER_BYTES:
@@ -385,14 +382,14 @@ class Connection:
         self._start, self._end = 0, pending
 
     def _has_grown(self, capacity: int) -> bool:
-        """In place, if that is possible: nothing is copied then."""
+        """Grows the buffer in place, without a copy, if that is possible."""
         buffer = self._buffer
         if self._start or not isinstance(buffer, mmap) or capacity < len(buffer):
             return False
         self._view.release()
         try:
             buffer.resize(capacity)
-        except (BufferError, OSError):  # a handler has kept a view of an earlier frame, or there is no room
+        except (BufferError, OSError):  # a handler holds a view of an earlier frame, or there is no room
             return False
         finally:
             self._view = memoryview(buffer)
@@ -401,7 +398,7 @@ class Connection:
     # -- replies out --------------------------------------------------------------------
 
     def reply(self, slot: int, parts: list[Part]) -> None:
-        """Answer a slot; an empty list says that nothing is sent (acks=0)."""
+        """Answers a slot. An empty list sends nothing (acks=0)."""
         if self.is_closed:
             return
         if slot != self._head_slot:
@@ -445,7 +442,7 @@ class Connection:
         self._unblock()
 
     def note_progress(self) -> None:
-        """A peer that takes its answers, however slowly, is not idle. Looked at once a second."""
+        """Called once a second: a peer that takes its answers, however slowly, is not idle."""
         queued = self.channel.queued_bytes
         if queued != self._queued_before:
             self._queued_before = queued
@@ -454,7 +451,7 @@ class Connection:
     # -- the end ------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no further request; close when those in flight have been answered."""
+        """Takes no further requests, and closes when those in flight are answered."""
         if self.is_closed or self.is_draining:
             return
         self.is_draining = True
@@ -465,12 +462,12 @@ class Connection:
             self.channel.close(drain=True)
 
     def refuse(self, error: Exception) -> None:
-        """Close once what was answered has left; `error` is why."""
+        """Closes after the replies are sent; `error` is the reason."""
         self._refusal = error
         self.drain()
 
     def abort(self, error: Exception | None = None) -> None:
-        """Close now, without an answer."""
+        """Closes now, without an answer."""
         if not self.is_closed:
             self._finish(error)
             self.channel.close()
@@ -487,7 +484,7 @@ class Connection:
         for callback in list(self.when_closed):
             callback()
         self.when_closed.clear()
-        # Whoever still refers to this connection keeps no memory of it.
+        # A remaining reference to this connection must not keep its buffers.
         self.when_blocked = self.shortcut = None
         self._awaited_capacity = 0
         self._buffer = bytearray()
@@ -498,15 +495,15 @@ class Connection:
 
 
 def _new_buffer(capacity: int) -> bytearray | mmap:
-    """Pages of a mapping come as bytes arrive. A bytearray is filled with zeros first: megabytes take a millisecond."""
+    """A mapping gets its pages as bytes arrive. A bytearray is zeroed first: a millisecond for megabytes."""
     if capacity >= STEADY_BUFFER_BYTES:
-        with suppress(OSError):  # as many mappings as the system allows
+        with suppress(OSError):  # the system limits the number of mappings
             return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     return bytearray(capacity)
 
 
 def join_bytes(parts: list[Part]) -> list[Part]:
-    """Join neighbouring bytes so that they leave in one system call."""
+    """Joins neighbouring bytes, to send them in one system call."""
     joined: list[Part] = []
     run: list[bytes] = []
     for part in parts:
@@ -528,7 +525,7 @@ _TLS = b"\x16\x03"
 
 def _no_frame(start: bytes, size: int, key: int, limit: int) -> str:
     if start.startswith(_HTTP):
-        return "this looks like HTTP: the HTTP door has a port of its own (penstock.http.listener, 8082 by default)"
+        return "this looks like HTTP: the REST proxy has its own port (penstock.http.listener, 8082 by default)"
     if start.startswith(_TLS):
         return "this looks like TLS, which this listener does not speak"
     return f"frame of {size} bytes for API key {key} (limit {limit})"

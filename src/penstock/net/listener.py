@@ -1,4 +1,4 @@
-"""Listening sockets: accept, bound the number of connections, close idle ones, drain.
+"""Listening sockets: they accept connections, bound their number, close idle ones, and drain.
 
 `connections` is insertion-ordered on purpose: nothing here iterates a set.
 """
@@ -20,13 +20,13 @@ from penstock.ports.channel import Channel, Receiver
 BACKLOG = 512
 ACCEPTS_PER_TURN = 64
 IDLE_SWEEP_S = 1.0
-ON_APPROVAL = 8  # connections beyond the limit of descriptors that may yet turn out to be nodes of the cluster
+ON_APPROVAL = 8  # connections above the descriptor limit that may turn out to be nodes of the cluster
 APPROVAL_S = 1.0
-MIN_CONNECTIONS = 16  # let in even where files have taken the descriptors meant for connections
+MIN_CONNECTIONS = 16  # accepted even if files have taken the descriptors for connections
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for a host; the empty host means every interface, IPv4 and IPv6."""
+    """Listening sockets for a host. An empty host means all interfaces, IPv4 and IPv6."""
     try:
         infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -66,13 +66,13 @@ def _bind_error(host: str, port: int, error: OSError) -> str:
 
 
 class AcceptedChannel(Channel, Protocol):
-    """A channel of a connection that was just accepted: nothing is read before `start`."""
+    """The channel of a connection that was just accepted. Nothing is read before `start`."""
 
     def start(self, receiver: Receiver) -> None: ...
 
 
 class Listener:
-    """One named listener (`PLAINTEXT://host:port`) and the connections that came through it."""
+    """One named listener (`PLAINTEXT://host:port`) and its connections."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class Listener:
         max_idle_ms: int,
         max_descriptor: int | None = None,
     ) -> None:
-        """`max_descriptor`: a connection with this number or a higher one is refused, unless it is a node's. The kernel
-        gives the lowest number that is free, so what lies above is left for files."""
+        """`max_descriptor`: a connection with this descriptor or a higher one is refused, except from nodes. The kernel
+        gives out the lowest free number, so the higher ones are left for files."""
         self._max_descriptor = max_descriptor
         self.refused = 0
         self._loop = loop
@@ -114,14 +114,14 @@ class Listener:
         return int(self._sockets[0].getsockname()[1])
 
     def start(self, handler: Handler) -> None:
-        """Accept, and hand requests to `handler`."""
+        """Accepts connections, and passes requests to `handler`."""
         self._handler = handler
         for sock in self._sockets:
             self._loop.add_reader(sock.fileno(), self._accept, sock)
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
 
     def hand_over(self, handler: Handler, is_kept: Callable[[Connection], bool]) -> None:
-        """Requests from now on go to `handler`. Connections that are not kept are closed: their peers come again."""
+        """Passes requests to `handler` from now on. Closes connections that are not kept; their peers reconnect."""
         self._handler = handler
         for connection in list(self.connections):
             if is_kept(connection):
@@ -136,7 +136,7 @@ class Listener:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                # EMFILE and its kin: the kernel keeps the client in the backlog; try again soon.
+                # EMFILE or similar: the kernel keeps the client in the backlog, so accept again soon.
                 self._complaints.not_accepted(self.name, error)
                 self._loop.remove_reader(listening.fileno())
                 self._loop.call_later(0.5, self._accept_again, listening)
@@ -147,7 +147,7 @@ class Listener:
             try:
                 channel = SocketChannel(self._loop, sock)
             except OSError:
-                sock.close()  # the peer was gone before we looked
+                sock.close()  # the peer has already disconnected
                 continue
             is_on_approval = not self._is_left_over(sock.fileno())
             connection = self.adopt(channel)
@@ -159,7 +159,7 @@ class Listener:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def admits(self, ip: str) -> bool:
-        """Whether one more connection from there is within the bounds."""
+        """Whether one more connection from this address is within the bounds."""
         if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
             return True
         self._note_refusal(ip, "the limit of connections is reached")
@@ -170,13 +170,13 @@ class Listener:
         self._complaints.refused(ip, self.name, reason)
 
     def _is_left_over(self, descriptor: int) -> bool:
-        """Whether it is one of the descriptors that are not kept for logs."""
+        """Whether the descriptor is not reserved for logs."""
         most = self._max_descriptor
         return most is None or descriptor < most or len(self.connections) < MIN_CONNECTIONS
 
     def _approve_later(self, connection: Connection) -> None:
-        """A flood of clients must not keep nodes out. Whoever shows the cluster's secret within a second stays; when
-        more come, those that came first have had their time."""
+        """Gives the connection a second to prove that it is a node: a flood of clients must not keep nodes out. If more
+        connections arrive, the oldest are decided early."""
         self._on_approval[connection] = self._loop.time() + APPROVAL_S
         while len(self._on_approval) > ON_APPROVAL:
             self._decide(next(iter(self._on_approval)))
@@ -184,12 +184,12 @@ class Listener:
     def _decide(self, connection: Connection) -> None:
         del self._on_approval[connection]
         if not connection.is_peer and not connection.is_closed:
-            reason = "the rest of the file descriptors is kept for logs; raise `ulimit -n`"
+            reason = "the remaining file descriptors are reserved for logs; raise `ulimit -n`"
             self._note_refusal(connection.channel.peer[0], reason)
             connection.abort()
 
     def adopt(self, channel: AcceptedChannel) -> Connection:
-        """Serve a new connection, whatever network it came from."""
+        """Serves a new connection from any network."""
         assert self._handler is not None
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
         self.accepted += 1
@@ -218,7 +218,7 @@ class Listener:
             self._drained.set_result(None)
 
     def _look_around(self) -> None:
-        """Once a second."""
+        """Runs once a second."""
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
         now = self._loop.time()
         for connection in [one for one, until in self._on_approval.items() if one.is_peer or until <= now]:
@@ -229,14 +229,14 @@ class Listener:
             connection.free_idle_memory(now)
             if connection.last_active < deadline and not connection.in_flight:
                 if connection.is_draining:
-                    connection.abort()  # a second after the polite try: the peer does not take its answers
+                    connection.abort()  # a second after `drain`: the peer does not take its answers
                 else:
                     connection.drain()
             elif connection.is_blocked and connection.channel.is_peer_gone():
                 connection.abort()
-        # After idle buffers were freed: whoever has only those holds up nobody.
+        # After idle buffers were freed, since a connection with only idle buffers delays nobody.
         for late in self._limits.memory.late():
-            late.abort(ProtocolError("a request held memory that others wait for, and did not come to its end"))
+            late.abort(ProtocolError("its request holds memory that others wait for, and does not become complete"))
 
     def stop_accepting(self) -> None:
         for sock in self._sockets:
@@ -247,7 +247,7 @@ class Listener:
             self._sweep.cancel()
 
     async def drain(self, timeout_s: float) -> None:
-        """Answer what is in flight, then close everything; forced after `timeout_s`."""
+        """Answers requests in flight, then closes all connections, after `timeout_s` by force."""
         self._drained = self._loop.create_future()
         for connection in list(self.connections):
             connection.drain()

@@ -1,11 +1,12 @@
-"""Memory for requests on their way in, shared by all connections of a broker (`queued.max.request.bytes`).
+"""Memory for incoming requests, shared by all connections of a broker (`queued.max.request.bytes`).
 
-Every connection has a small buffer of its own. What a larger request needs beyond it is taken from here, as its bytes
-really arrive. When it is used up, connections that need more stop reading and are served in the order in which they
-came. One of them may exceed the bound, so that a broker full of halves of requests comes to an end with one of them.
-Copies of requests that are being worked on count as well (`charged`).
-A connection that others have waited for too long is closed: its request does not come, or too slowly. Only the time
-in which somebody waited counts. How long memory was held before that is nobody's loss.
+Every connection has its own small buffer. A larger request takes more memory from here as its bytes really arrive. When
+the memory is used up, connections that need more stop reading and are served in the order of arrival. One of them may
+exceed the bound, so that a broker full of half-received requests can finish one. Copies of requests in progress count
+as well (`charged`).
+
+A connection that others have waited for too long is closed: its request arrives too slowly or not at all. Only the time
+in which others waited counts.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 DEFAULT_BYTES: Final = 512 << 20
-"""What -1 stands for."""
+"""The meaning of -1."""
 MAX_HOLD_S: Final = 30.0
 
 
@@ -33,17 +34,17 @@ class RequestMemory:
         self._now = now
         self._held: dict[Holder, int] = {}
         self._since: dict[Holder, float] = {}
-        """Seconds of shortage that had passed when it last came to an end, or began to hold memory."""
+        """The seconds of shortage so far when the holder last finished a request, or began to hold memory."""
         self._shortage_before_s = 0.0
         self._short_since = 0.0
         self._waiting: dict[Holder, int] = {}
         self._favoured: Holder | None = None
         self._is_granting = False
         self.is_short = False
-        """Somebody waits."""
+        """Whether a connection waits."""
 
     def _shortage_s(self) -> float:
-        """How long somebody has waited, since the start."""
+        """How long there has been a shortage, in total."""
         return self._shortage_before_s + (self._now() - self._short_since if self.is_short else 0.0)
 
     def _note_shortage(self) -> None:
@@ -59,14 +60,14 @@ class RequestMemory:
         return len(self._waiting)
 
     def try_take(self, holder: Holder, size: int) -> bool:
-        """Take what would be good to have, or leave it."""
+        """Takes memory that is useful but not necessary. False if it is not available."""
         if self._waiting or self.used_bytes + size > self.limit_bytes:
             return False
         self._give(holder, size)
         return True
 
     def take(self, holder: Holder, size: int) -> bool:
-        """Take what is needed. False: not now; `memory_granted` is called when it has been taken."""
+        """Takes memory that is necessary. False means later: `memory_granted` is called when it has been taken."""
         if holder is self._favoured:
             self._give(holder, size)
             return True
@@ -98,7 +99,7 @@ class RequestMemory:
 
     @contextmanager
     def charged(self, size: int) -> Iterator[None]:
-        """A copy of a request that is there already: nobody waits for it, but others may have to."""
+        """Counts a copy of a received request. It never waits, but others may have to."""
         self.used_bytes += size
         try:
             yield
@@ -107,7 +108,7 @@ class RequestMemory:
             self._grant()
 
     def leave(self, holder: Holder) -> None:
-        """The connection has ended."""
+        """Releases everything: the connection has ended."""
         self._waiting.pop(holder, None)
         self.release(holder, self._held.get(holder, 0))
 
@@ -130,7 +131,7 @@ class RequestMemory:
             self._note_shortage()
 
     def touch(self, holder: Holder) -> None:
-        """One request of it has come to its end, and the memory serves the next."""
+        """The holder has finished a request, and uses the memory for the next one."""
         if holder in self._since:
             self._since[holder] = self._shortage_s()
         if holder is self._favoured:
@@ -138,7 +139,7 @@ class RequestMemory:
             self._grant()
 
     def late(self) -> list[Holder]:
-        """Those that others have waited for long enough."""
+        """The holders that others have waited for too long."""
         if not self._waiting:
             return []
         before = self._shortage_s() - MAX_HOLD_S

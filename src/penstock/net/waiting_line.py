@@ -1,6 +1,6 @@
-"""Connections that have sent more than one turn's share, in the order in which they came: one is served a turn.
+"""The line of connections that have sent more than one turn's share: one of them is served in each turn.
 
-Must not know: what a turn's share is. Whoever is in line is in it once, and may leave by ending.
+Must not know: what a turn's share is. A connection is in the line at most once, and may end while it waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Waiting(Protocol):
 
 
 class WaitingLine:
-    """Of all connections of a broker."""
+    """The line for all connections of a broker."""
 
     __slots__ = ("_waiting",)
 
@@ -33,7 +33,7 @@ class WaitingLine:
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
         first = self._waiting[0]
         try:
-            first.turn_came()  # which may join again, at the end
+            first.turn_came()  # it may join again at the end
         finally:
             self._waiting.popleft()
             if self._waiting:

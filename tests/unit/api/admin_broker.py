@@ -13,6 +13,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from hosts import ALONE
 from penstock.api.cluster_view import ClusterView
 from penstock.api.config_resources import ConfigResources
 from penstock.api.context import RequestContext
@@ -119,7 +120,7 @@ class AdminBroker:
         self.sole = SoleController(self.loop, self.disk, DIRECTORY, config, commit, workers, _Clock(), entropy)
         self.image, self.running, self.controller = self.sole.image, self.sole.running, self.sole.controller
         self.partitions = HostedPartitions(
-            self.disk, DIRECTORY, self.running.current, self.image, commit, workers, _Clock(), entropy
+            self.disk, DIRECTORY, self.running.current, self.image, commit, workers, _Clock(), entropy, ALONE
         )
         self.partitions.open_all(lambda done, total: None, threads=1)
         self.running.subscribe(self.partitions.broker_config_changed)

@@ -13,10 +13,11 @@ from wire_client import WireClient, batch, fetch_request, values
 
 from penstock.api.bounds import PRIVATE_KEYS, USUAL, bounds_of, frame_limits
 from penstock.api.dispatch import Dispatcher
+from penstock.api.handler import is_advertised
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.turns import ITEMS_PER_TURN
 from penstock.net.request_memory import RequestMemory
-from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS
+from penstock.node.handlers import FOR_CLIENTS
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_request, read_request_header
@@ -75,9 +76,10 @@ class TestDeclarations:
         assert limits[Api.FIND_COORDINATOR] == USUAL.frame_bytes
         assert limits[Api.SASL_HANDSHAKE] == MAX_STRANGER_FRAME_BYTES, "nobody serves it"
 
-    def test_what_is_for_nodes_alone_gets_no_memory_from_strangers(self) -> None:
-        limits = frame_limits((*FOR_CLIENTS, *FOR_BROKERS), MAX_FRAME)
-        alone = [int(handler.api) for handler in FOR_BROKERS if not getattr(handler, "is_advertised", True)]
+    def test_what_is_for_nodes_alone_gets_no_memory_from_strangers(self, wire_broker: Broker) -> None:
+        handlers = wire_broker._running.membership.handlers
+        limits = frame_limits((*FOR_CLIENTS, *map(type, handlers)), MAX_FRAME)
+        alone = [int(handler.api) for handler in handlers if not is_advertised(handler)]
         assert alone
         assert {limits[key] for key in (*alone, *PRIVATE_KEYS)} == {MAX_STRANGER_FRAME_BYTES}
 

@@ -8,15 +8,16 @@ import pytest
 
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
-from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
+from penstock.api.handlers.find_coordinator import FindCoordinatorHandler, KeyType
 from penstock.api.turns import Pace, Turns
 from penstock.coordination.groups import GroupCoordinator
+from penstock.coordination.transactions import TransactionCoordinator
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 
 
 class Leaders:
-    """The coordinator of each group by name."""
+    """The coordinator of each group, or transactional id, by name."""
 
     def __init__(self, leaders: dict[str, int]) -> None:
         self._leaders = leaders
@@ -41,17 +42,21 @@ class Context:
         self.pace = Pace(Turns())
 
 
-def handler(leaders: Leaders) -> FindCoordinatorHandler:
-    return FindCoordinatorHandler(cast(ClusterView, Addresses()), cast(GroupCoordinator, leaders))
+async def ask(leaders: Leaders, version: int, *keys: str, key_type: KeyType = KeyType.GROUP) -> FindCoordinatorResponse:
+    """Only the coordinator of this type knows anybody."""
+    known = {KeyType.GROUP: Leaders({}), KeyType.TRANSACTION: Leaders({}), key_type: leaders}
+    handler = FindCoordinatorHandler(
+        cast(ClusterView, Addresses()),
+        cast(GroupCoordinator, known[KeyType.GROUP]),
+        cast(TransactionCoordinator, known[KeyType.TRANSACTION]),
+    )
+    request = FindCoordinatorRequest(key=keys[0], coordinator_keys=list(keys), key_type=key_type)
+    return await handler.handle(cast(RequestContext, Context(version)), request)
 
 
-async def ask(leaders: Leaders, version: int, *groups: str) -> FindCoordinatorResponse:
-    request = FindCoordinatorRequest(key=groups[0], coordinator_keys=list(groups))
-    return await handler(leaders).handle(cast(RequestContext, Context(version)), request)
-
-
-async def test_each_group_has_its_own_coordinator() -> None:
-    answer = await ask(Leaders({"a": 1, "b": 3, "far": 9}), 6, "a", "b", "far", "orphan")
+@pytest.mark.parametrize("key_type", [KeyType.GROUP, KeyType.TRANSACTION])
+async def test_each_key_has_its_own_coordinator(key_type: KeyType) -> None:
+    answer = await ask(Leaders({"a": 1, "b": 3, "far": 9}), 6, "a", "b", "far", "orphan", key_type=key_type)
     assert [(one.key, one.node_id, one.host, one.error_code) for one in answer.coordinators] == [
         ("a", 1, "broker-1", ErrorCode.NONE),
         ("b", 3, "broker-3", ErrorCode.NONE),
@@ -68,9 +73,19 @@ async def test_before_many_keys_the_answer_is_about_one() -> None:
     assert answer.error_message
 
 
-async def test_a_topic_that_cannot_be_created_yet_is_a_reason_to_come_back() -> None:
+@pytest.mark.parametrize(("key_type", "noun"), [(KeyType.GROUP, "group"), (KeyType.TRANSACTION, "transactional id")])
+async def test_the_reason_names_what_was_asked_for(key_type: KeyType, noun: str) -> None:
+    answer = await ask(Leaders({"far": 9}), 6, "far", "orphan", key_type=key_type)
+    assert [one.error_message for one in answer.coordinators] == [
+        f"The partition of this {noun} is led by broker 9, which is not up.",
+        f"The partition of this {noun} has no leader.",
+    ]
+
+
+@pytest.mark.parametrize("key_type", [KeyType.GROUP, KeyType.TRANSACTION])
+async def test_a_topic_that_cannot_be_created_yet_is_a_reason_to_come_back(key_type: KeyType) -> None:
     leaders = Leaders({})
     leaders.refusal = ApiError(ErrorCode.NOT_CONTROLLER, "no controller is known")
     with pytest.raises(ApiError) as refused:
-        await ask(leaders, 6, "a")
+        await ask(leaders, 6, "a", key_type=key_type)
     assert refused.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -91,7 +91,7 @@ def test_asking_for_the_topic_by_name_does_not_make_it() -> None:
 
 
 def test_other_kinds_of_coordinators(client: GroupClient) -> None:
-    for key_type, code in ((1, 31), (2, 15), (9, 42)):
+    for key_type, code in ((1, 0), (2, 15), (9, 42)):
         request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=["x", "y"])
         response = client.wire.call(Api.FIND_COORDINATOR, 4, request)
         assert [(each.key, each.error_code) for each in response.coordinators] == [("x", code), ("y", code)]

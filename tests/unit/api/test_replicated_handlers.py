@@ -22,14 +22,15 @@ from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
 from penstock.config.broker import BrokerConfig
+from penstock.coordination.verification import Verifier
 from penstock.core.metadata.image import BrokerState, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated
+from penstock.core.partition.followers import RACK_AWARE_SELECTOR
 from penstock.model.errors import ErrorCode
 from penstock.net.connection import Connection
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
-from penstock.replica.replication import RACK_AWARE_SELECTOR
 from penstock.sim.machine.threads import SimRecordWorkers
 from penstock.wire.codec import decode, read_response_header
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -114,7 +115,8 @@ class Broker(HostedWorld):
             endpoint_of=where,
         )
         self.records = SimRecordWorkers(self.workers)
-        self.produce = ProduceHandler(self.hosted, self.clock, self.records, traffic, times, endpoint_of=where)
+        nobody = cast(Verifier, None)  # nothing here is transactional
+        self.produce = ProduceHandler(self.hosted, self.clock, self.records, traffic, times, nobody, endpoint_of=where)
 
     @property
     def partition(self) -> Partition:
@@ -282,13 +284,13 @@ class TestFollowers:
         opened = late(client, FetchResponse, 1, 17)
         assert set(data_of(opened)) == {(T, 0), (T, 1), (U, 0)}, "a full fetch is answered in full"
         looked: list[tuple[bytes, int]] = []
-        find = broker.fetch.find
+        find = broker.hosted.get_by_id
 
-        def counting(version: int, asked: Any) -> Partition:
-            looked.append((asked.topic_id, asked.index))
-            return find(version, asked)
+        def counting(topic_id: bytes, index: int) -> Partition:
+            looked.append((topic_id, index))
+            return find(topic_id, index)
 
-        broker.fetch.find = counting  # type: ignore[method-assign]
+        broker.hosted.get_by_id = counting  # type: ignore[method-assign]
         session = opened.session_id
         broker.fill("t", 1)
         again = ask(broker.fetch, client, fetch_of((U, 0, 1), replica=2, session=(session, 1)), 17)

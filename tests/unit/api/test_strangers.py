@@ -20,6 +20,7 @@ from penstock.api.handlers.introduction import CHALLENGE_S, PEER_WITH_WRONG_SECR
 from penstock.broker_link.peer_connection import open_to_peer
 from penstock.cluster.raft_codec import Hello, encode, encode_hello
 from penstock.core.raft.messages import AppendEntries
+from penstock.model.new_topic import NewTopic
 from penstock.net.connection import Connection as Accepted
 from penstock.sim.broker import CLUSTER_ID, CLUSTER_SECRET, PORT
 from penstock.sim.cluster import SimCluster, host_of
@@ -213,7 +214,7 @@ def state(cluster: SimCluster) -> list[Any]:
 def test_a_node_takes_none_of_it_either(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         [number] = [number for number, node in cluster.living.items() if node.controller.is_active]
-        work = cluster.nodes[number].controller.topics.create_topic("t", 1, -1, {0: [1, 2, 3]}, {})
+        work = cluster.nodes[number].controller.topics.create_topic(NewTopic("t", assignments={0: [1, 2, 3]}))
         await cluster.machines[number].run(work)
         await asyncio.sleep(5)
         caplog.clear()

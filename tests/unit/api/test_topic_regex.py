@@ -170,4 +170,4 @@ def test_groups_that_match_nothing_fill_no_log(
         assert beat(wire, f"quiet-{at}", f"{at:022}", f"matches-nothing-{at}").error_code == 0
     said = [line for line in caplog.messages if "has a target" in line]
     assert len(said) <= 2  # an interval may have ended meanwhile
-    assert wire_broker._running.groups._notices._idle._unsaid >= 10
+    assert wire_broker._running.groups._host._notices._idle._unsaid >= 10

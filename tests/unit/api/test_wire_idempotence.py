@@ -10,6 +10,7 @@ from wire_client import WireClient, batch, values
 
 from penstock.api.context import RequestContext
 from penstock.api.handlers.init_producer_id import InitProducerIdHandler
+from penstock.coordination.transactions import TransactionCoordinator
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.testing import Broker
@@ -121,7 +122,7 @@ class NoController:
 
 async def test_without_a_controller_clients_are_told_to_try_again() -> None:
     """Older clients give up for good on any error but a few, and what a controller says is none of those."""
-    handler = InitProducerIdHandler(NoController())
+    handler = InitProducerIdHandler(NoController(), cast(TransactionCoordinator, None))
     ctx = RequestContext(cast(Connection, None), 0, memoryview(b""), int(handler.api), 5, 1, "test")
     with pytest.raises(ApiError, match="there is no controller") as refused:
         await handler.handle(ctx, InitProducerIdRequest(transactional_id=None))

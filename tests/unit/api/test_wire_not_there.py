@@ -1,4 +1,4 @@
-"""What this software does not have: ACLs, quotas, transactions. Clients are told at once, in words they understand."""
+"""What this software does not have: ACLs, quotas. Clients are told at once, in words they understand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,6 @@ from penstock.wire.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
-from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
 NO_AUTHORIZER = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
@@ -52,28 +49,3 @@ def test_quotas(wire: WireClient, version: int, kinds: list[str], code: int) -> 
     response: DescribeClientQuotasResponse = wire.call(Api.DESCRIBE_CLIENT_QUOTAS, version, request)
     assert (response.error_code, response.entries) == (code, None if code else [])
     assert bool(response.error_message) == bool(code)
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_transactions_are_none(wire: WireClient, version: int) -> None:
-    request = ListTransactionsRequest(state_filters=["Ongoing", "Sleeping"])
-    response: ListTransactionsResponse = wire.call(Api.LIST_TRANSACTIONS, version, request)
-    assert (response.error_code, response.transaction_states) == (0, [])
-    assert response.unknown_state_filters == ["Sleeping"]
-
-
-@pytest.mark.parametrize("version", range(1, 7))
-def test_there_is_no_coordinator_of_transactions_and_the_answer_says_why(wire: WireClient, version: int) -> None:
-    request = FindCoordinatorRequest(key="t", key_type=1, coordinator_keys=["t"])
-    response: FindCoordinatorResponse = wire.call(Api.FIND_COORDINATOR, version, request)
-    found = response.coordinators[0] if version >= 4 else response
-    assert found.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    assert found.error_message is not None
-    assert "does not support transactions" in found.error_message
-
-
-@pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_is_refused_for_good(wire: WireClient, version: int) -> None:
-    request = InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1_000)
-    response: InitProducerIdResponse = wire.call(Api.INIT_PRODUCER_ID, version, request)
-    assert (response.error_code, response.producer_id) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1)

@@ -67,7 +67,16 @@ ADVERTISED = {
     Api.CREATE_ACLS: (1, 3),
     Api.DELETE_ACLS: (1, 3),
     Api.DESCRIBE_CLIENT_QUOTAS: (0, 1),
+    Api.DESCRIBE_TRANSACTIONS: (0, 0),
     Api.LIST_TRANSACTIONS: (0, 2),
+    Api.WRITE_TXN_MARKERS: (1, 2),
+}
+# What is asked of a transactional id is answered in `test_wire_transactions`; here nobody has one.
+TRANSACTIONS = {
+    Api.ADD_PARTITIONS_TO_TXN: (0, 5),
+    Api.ADD_OFFSETS_TO_TXN: (0, 4),
+    Api.END_TXN: (0, 5),
+    Api.TXN_OFFSET_COMMIT: (0, 5),
 }
 # What is asked of a group is answered in `test_group_wire` and `test_consumer_group_wire`; here nobody has one.
 GROUPS = {
@@ -108,7 +117,9 @@ EVERY_REFUSED_VERSION = [(key, version) for key, (first, last) in REFUSED.items(
 EVERY_VERSION_AMONG_BROKERS = [
     (key, version) for key, (first, last) in AMONG_BROKERS.items() for version in range(first, last + 1)
 ]
-EVERY_GROUP_VERSION = [(key, version) for key, (first, last) in GROUPS.items() for version in range(first, last + 1)]
+EVERY_COORDINATED_VERSION = [
+    (key, version) for key, (first, last) in (GROUPS | TRANSACTIONS).items() for version in range(first, last + 1)
+]
 
 
 class Sample:
@@ -176,7 +187,7 @@ def test_every_version_is_answered(wire: WireClient, key: Api, version: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), EVERY_VERSION + EVERY_GROUP_VERSION, ids=lambda value: getattr(value, "name", str(value))
+    ("key", "version"), EVERY_VERSION + EVERY_COORDINATED_VERSION, ids=lambda value: getattr(value, "name", str(value))
 )
 def test_an_empty_request_is_answered_too(wire: WireClient, key: Api, version: int) -> None:
     request = api(key).request()
@@ -207,14 +218,15 @@ def test_what_is_advertised(wire: WireClient, version: int) -> None:
     request = ApiVersionsRequest(client_software_name="wire", client_software_version="1")
     response: ApiVersionsResponse = wire.call(Api.API_VERSIONS, version, request)
     ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
-    assert ranges == ADVERTISED | GROUPS | REFUSED
+    assert ranges == ADVERTISED | GROUPS | TRANSACTIONS | REFUSED
     levels = {each.name: each.max_version_level for each in response.finalized_features}
     if version < 3:
         assert (response.finalized_features_epoch, levels, response.supported_features) == (-1, {}, [])
     else:
         assert response.finalized_features_epoch > 0
-        assert levels["metadata.version"] == 25
-        can_be_off = {"group.version"} if version == 3 else set()  # v3 leaves it out: KAFKA-17011
+        assert (levels["metadata.version"], levels["transaction.version"]) == (25, 2)
+        # v3 leaves them out: KAFKA-17011
+        can_be_off = {"group.version", "transaction.version"} if version == 3 else set()
         assert {each.name for each in response.supported_features} == set(levels) - can_be_off
 
 
@@ -261,7 +273,7 @@ class TestTheUnknownClosesTheConnection:
             (-7, 0),
             (4, 0),
             (Api.OFFSET_COMMIT, 1),
-            (Api.WRITE_TXN_MARKERS, 1),
+            (Api.WRITE_TXN_MARKERS, 0),
         ],
     )
     def test_without_a_word(self, wire: WireClient, wire_broker: Broker, key: int, version: int) -> None:

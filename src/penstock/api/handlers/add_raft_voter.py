@@ -1,12 +1,12 @@
-"""AddRaftVoter (key 80), versions 0-1: a node that follows the metadata log gets a vote in its quorum.
+"""AddRaftVoter (key 80), versions 0-1: gives a vote to a node that follows the metadata log.
 
-- The answer leaves when the new configuration is committed, in either version: v1's `ack_when_committed=false`
-  gets it no sooner.
-- A voter may be named without its directory id, which Kafka demands.
-- Any of the voter's listeners will do, the first is taken: every listener speaks Raft here.
-- INVALID_REQUEST when the node that answers there is not this voter, of this directory id, or of the registered one
-  where none is given, or when nobody answers: the message says who or why. Kafka asks for ApiVersions, and does not
-  look who answers. So also when the broker of that id is registered with another directory id.
+- The answer leaves when the new configuration is committed, in either version: v1's `ack_when_committed=false` has no
+  effect.
+- The directory id of the voter may be omitted; Kafka requires it.
+- The first of the voter's listeners is used: every listener serves Raft here.
+- INVALID_REQUEST if the node at that address is not this voter, or has another directory id than the given or
+  registered one, or if there is no answer: the message gives the reason. Kafka sends ApiVersions and does not check the
+  node. INVALID_REQUEST also if the broker with that id is registered with another directory id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class AddRaftVoterHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 1
     is_for_controller: ClassVar = True
-    is_repeatable: ClassVar = False  # it would undo what was decided since
+    is_repeatable: ClassVar = False  # a repetition would undo later decisions
 
     def __init__(self, controller: VoterController, cluster: ClusterView) -> None:
         self._controller = controller
@@ -50,7 +50,7 @@ class AddRaftVoterHandler:
 
 
 def check_cluster_id(cluster: ClusterView | MetadataImage, asked: str | None) -> None:
-    """Null is anybody's."""
+    """Null matches every cluster."""
     if asked is not None and asked != cluster.cluster_id:
         raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -1,4 +1,4 @@
-"""AllocateProducerIds (key 67), version 0, among brokers: a block of producer ids that no other broker has.
+"""AllocateProducerIds (key 67), version 0, among brokers: a block of producer ids for one broker alone.
 
 Not advertised to clients, as on a Kafka broker.
 """

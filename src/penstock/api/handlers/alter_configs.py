@@ -1,9 +1,9 @@
 """AlterConfigs (key 33), versions 0-2: the older call, which replaces all settings of a resource.
 
-- What is not named goes back to its default. Each resource succeeds or fails alone; one
-  that comes twice in a request is refused (Kafka 4.3.1 never answers that).
+- Settings that are not named go back to their defaults. Each resource succeeds or fails alone; a resource named twice
+  in a request is refused (Kafka 4.3.1 never answers that).
 - The controller makes the change, as with IncrementalAlterConfigs.
-- A broker setting that does not exist is refused; Kafka stores it.
+- An unknown broker setting is refused; Kafka stores it.
 """
 
 from __future__ import annotations

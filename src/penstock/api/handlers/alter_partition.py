@@ -1,7 +1,7 @@
-"""AlterPartition (key 56), versions 2-3, among brokers: a leader asks for another ISR.
+"""AlterPartition (key 56), versions 2-3, among brokers: a leader requests an ISR change.
 
 - Not advertised to clients, as on a Kafka broker.
-- v2 names the replicas without their broker epochs: the controller takes those it knows.
+- v2 names the replicas without their broker epochs: the controller uses the known ones.
 - Leader recovery states are not kept: every leader here is RECOVERED (0).
 """
 

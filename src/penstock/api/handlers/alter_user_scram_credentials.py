@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (key 51), version 0.
 
-Credentials are kept in the metadata log as the keys that SCRAM derives, never as passwords.
-There is no SASL listener yet that would ask for them.
+Credentials are kept in the metadata log as the keys that SCRAM derives, never as passwords. No SASL listener uses them
+yet.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """ApiVersions (key 18), versions 0-4.
 
-- An unknown version is answered in v0 layout with UNSUPPORTED_VERSION and the range of
-  ApiVersions alone; clients retry from it. The response header is always v0.
-- Produce is advertised from 0 although 0-2 are refused: librdkafka before 2.4 tests that
-  range and silently stops compressing without it (KAFKA-18659).
-- Features are those of the metadata; their epoch is how far this broker has applied it. v3 leaves out what
-  may be at level 0, which clients of that time cannot read (KAFKA-17011), as Kafka does.
-- APIs among brokers are not named (`is_advertised`).
-- Every listener names the same APIs. Kafka's controller listener names those of a controller alone; here it serves all.
+- An unknown version is answered in v0 layout with UNSUPPORTED_VERSION and only the range of ApiVersions; clients retry
+  from it. The response header is always v0.
+- Produce is advertised from 0 although 0-2 are refused: librdkafka before 2.4 tests that range and silently stops
+  compressing without it (KAFKA-18659).
+- Features are those of the metadata; their epoch is the index up to which this broker has applied it. v3 omits features
+  that may be at level 0, which clients of that time cannot read (KAFKA-17011), as in Kafka.
+- APIs among brokers are not listed (`is_advertised`).
+- Every listener lists the same APIs. Kafka's controller listener lists only those of a controller; here it serves all.
 """
 
 from __future__ import annotations
@@ -47,14 +47,10 @@ class ApiVersionsHandler:
     min_version: ClassVar = MIN_VERSION
     max_version: ClassVar = MAX_VERSION
 
-    def __init__(self, image: MetadataImage, applied_index: Callable[[], int]) -> None:
+    def __init__(self, image: MetadataImage, applied_index: Callable[[], int], served: Iterable[type[Handler]]) -> None:
         self._image = image
         self._applied_index = applied_index
-        self._ranges: list[ApiVersion] = []
-
-    def advertise(self, handlers: Iterable[Handler | type[Handler]]) -> None:
-        """Called once by the composition root, when every handler is known, or its class."""
-        named = {int(handler.api): handler for handler in handlers if is_advertised(handler)}
+        named = {int(handler.api): handler for handler in served if is_advertised(handler)}
         self._ranges = [
             ApiVersion(
                 api_key=key,

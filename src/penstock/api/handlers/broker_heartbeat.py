@@ -1,7 +1,7 @@
-"""BrokerHeartbeat (key 63), versions 0-2, among brokers: one says that it lives, and hears how it stands.
+"""BrokerHeartbeat (key 63), versions 0-2, among brokers: a broker reports that it is alive and gets its state.
 
-Not advertised to clients, as on a Kafka broker. Offline and cordoned directories have no effect: a broker
-here has one data directory, and stops when it fails.
+Not advertised to clients, as on a Kafka broker. Offline and cordoned directories have no effect: a broker here has one
+data directory, and stops when it fails.
 """
 
 from __future__ import annotations

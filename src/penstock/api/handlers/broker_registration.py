@@ -1,8 +1,8 @@
-"""BrokerRegistration (key 62), versions 0-4, among brokers: one that starts asks to belong to the cluster.
+"""BrokerRegistration (key 62), versions 0-4, among brokers: a starting broker registers with the cluster.
 
 - Not advertised to clients, as on a Kafka broker.
-- The first of `log_dirs` is the id of its data directory: one that comes back with another has none of its data.
-- `previous_broker_epoch` (v3) says that the run of that epoch ended cleanly.
+- The first of `log_dirs` is the id of the data directory: a broker with a new one has none of its earlier data.
+- `previous_broker_epoch` (v3) says that the run with that epoch ended cleanly.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""ConsumerGroupDescribe (key 69), versions 0-1: groups of the KIP-848 protocol, as they are now.
+"""ConsumerGroupDescribe (key 69), versions 0-1: the current state of groups of the KIP-848 protocol.
 
-UNSUPPORTED_VERSION where the protocol is off, as in ConsumerGroupHeartbeat.
+UNSUPPORTED_VERSION if the protocol is off, as in ConsumerGroupHeartbeat.
 
-Without ACLs everybody may do everything that can be done to a group. Partitions of topics that
-are gone are left out. An assignment includes what the member has yet to give up.
+Without ACLs every client may use all group operations. Partitions of deleted topics are left out. An assignment
+includes the partitions that the member has yet to give up.
 """
 
 from __future__ import annotations

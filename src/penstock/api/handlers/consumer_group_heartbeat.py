@@ -1,15 +1,15 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-UNSUPPORTED_VERSION where `group.coordinator.rebalance.protocols` has no `consumer` or the feature `group.version` is 0.
+UNSUPPORTED_VERSION if `group.coordinator.rebalance.protocols` has no `consumer` or the feature `group.version` is 0.
 
 Differs from Kafka
-- in the heartbeat interval of the reply: the configured one is the longest; members that wait for
-  something, and those of small groups, are asked to come back sooner (`consumer_protocol.pace`);
-- regular expressions are resolved within the request, so the reply knows their topics already;
+- in the heartbeat interval of the reply: the configured one is the longest; members that wait for something, and those
+  of small groups, get a shorter one (`consumer_protocol.pace`);
+- regular expressions are resolved within the request, so the reply already includes their topics;
 - an expression with more than 2,000 instructions when compiled is INVALID_REGULAR_EXPRESSION, and so is the
   hundred-and-first of a group; names are matched in a worker;
-- a member that is alone gets a new target at once: `group.consumer.assignment.interval.ms` spares others, not it;
-- racks are kept and shown, and change no assignment (nor do they in Kafka 4).
+- a sole member gets a new target at once: `group.consumer.assignment.interval.ms` applies only with other members;
+- racks are stored and shown, but change no assignment (nor do they in Kafka 4).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class ConsumerGroupHeartbeatHandler:
 
 
 def _owned(given: list[TopicPartitions] | None) -> dict[bytes, frozenset[int]] | None:
-    """A topic named twice counts once, with all its partitions; one without partitions not at all."""
+    """A topic named twice counts once, with all its partitions; a topic without partitions is ignored."""
     if given is None:
         return None
     owned: dict[bytes, frozenset[int]] = {}

@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3.
 
-- Each topic succeeds or fails alone; a name that comes twice in a request is refused.
-- The partitions are there when the answer leaves. timeout_ms says how long to look for a controller.
+- Each topic succeeds or fails alone; a name that occurs twice in a request is refused.
+- The partitions exist when the answer leaves. timeout_ms limits how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CreatePartitionsHandler:
                 )
             except (ApiError, StorageError) as error:
                 if error.code is ErrorCode.NOT_CONTROLLER:
-                    raise  # sent on to whoever is
+                    raise  # forwarded to the controller
                 result.error_code, result.error_message = error.code, str(error)
         return CreatePartitionsResponse(results=list(results.values()))
 

@@ -1,11 +1,10 @@
 """CreateTopics (key 19), versions 2-7.
 
-- Each topic succeeds or fails alone; a name that comes twice in a request is refused.
-- Partitions and replication factor of -1 mean the broker's defaults. With a manual
-  assignment both must be -1.
-- From v5 on the answer echoes partitions, replication factor and every setting of the
-  topic; from v7 on its id. validate_only checks everything and creates nothing.
-- The topic is visible on this broker when the answer leaves. timeout_ms says how long to look for a controller.
+- Each topic succeeds or fails alone; a name that occurs twice in a request is refused.
+- Partitions and replication factor of -1 mean the broker's defaults. With a manual assignment both must be -1.
+- From v5 on the answer contains partitions, replication factor and every setting of the topic; from v7 on its id.
+  validate_only checks everything and creates nothing.
+- The topic is visible on this broker when the answer leaves. timeout_ms limits how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from penstock.config.describe import describe_topic
 from penstock.config.topic import validate_topic_overrides
 from penstock.core.metadata.decisions import check_new_topic
 from penstock.model.errors import ApiError, ConfigError, ErrorCode, StorageError
+from penstock.model.new_topic import BROKER_DEFAULT, NewTopic, without_nulls
 from penstock.wire.apis import Api
 from penstock.wire.messages.create_topics import (
     CreatableTopic,
@@ -29,8 +29,6 @@ from penstock.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-
-DEFAULT = -1
 
 
 class CreateTopicsHandler:
@@ -55,24 +53,27 @@ class CreateTopicsHandler:
                 results[topic.name] = await self._create(topic, validate_only=request.validate_only)
             except (ApiError, StorageError) as error:
                 if error.code is ErrorCode.NOT_CONTROLLER:
-                    raise  # sent on to whoever is
+                    raise  # forwarded to the controller
                 results[topic.name] = _refused(topic, error.code, str(error))
         return CreateTopicsResponse(topics=list(results.values()))
 
     async def _create(self, topic: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
-        # The controller checks the name again when its turn comes; here it decides which error wins.
+        # The controller checks the name again later; this check decides which error is reported.
         check_new_topic(self._controller.image, topic.name)
         configs = _configs(topic)
         assignments = _assignments(topic)
         partitions, replication_factor = topic.num_partitions, topic.replication_factor
         if assignments:
-            partitions, replication_factor = len(assignments), len(assignments[0]) if 0 in assignments else DEFAULT
-        if partitions == DEFAULT:
+            partitions, replication_factor = (
+                len(assignments),
+                len(assignments[0]) if 0 in assignments else BROKER_DEFAULT,
+            )
+        if partitions == BROKER_DEFAULT:
             partitions = self._creation.default_partitions
-        if replication_factor == DEFAULT:
+        if replication_factor == BROKER_DEFAULT:
             replication_factor = self._creation.default_replication_factor
         topic_id = await self._controller.create_topic(
-            topic.name, partitions, replication_factor, assignments, configs, validate_only=validate_only
+            NewTopic(topic.name, partitions, replication_factor, assignments, configs), validate_only=validate_only
         )
         return CreatableTopicResult(
             name=topic.name,
@@ -101,10 +102,7 @@ def _refused(topic: CreatableTopic, code: ErrorCode, message: str | None) -> Cre
 
 
 def _configs(topic: CreatableTopic) -> dict[str, str]:
-    missing = [config.name for config in topic.configs if config.value is None]
-    if missing:
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(missing)}")
-    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    configs = without_nulls([(config.name, config.value) for config in topic.configs])
     try:
         validate_topic_overrides(configs)
     except ConfigError as error:
@@ -115,12 +113,12 @@ def _configs(topic: CreatableTopic) -> dict[str, str]:
 def _assignments(topic: CreatableTopic) -> dict[int, list[int]]:
     if not topic.assignments:
         return {}
-    if topic.replication_factor != DEFAULT:
+    if topic.replication_factor != BROKER_DEFAULT:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but replication factor was not set to -1.",
         )
-    if topic.num_partitions != DEFAULT:
+    if topic.num_partitions != BROKER_DEFAULT:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
             "A manual partition assignment was specified, but numPartitions was not set to -1.",

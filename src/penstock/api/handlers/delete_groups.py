@@ -1,4 +1,4 @@
-"""DeleteGroups (key 42), versions 0-2: each group alone, with everything it has committed."""
+"""DeleteGroups (key 42), versions 0-2: deletes each group alone, with all its committed offsets."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """DeleteRecords (key 21), versions 0-2.
 
-Moves the log start offset; -1 means the high watermark. The new start is stable before the
-answer leaves (Kafka persists it at its next checkpoint), and all live replicas have deleted the
-records too, or REQUEST_TIMED_OUT says they have not yet. Records that acks=1 acknowledged are
-waited for, so that they can be deleted.
+Moves the log start offset; -1 means the high watermark. Before the answer leaves, the new start is stable (Kafka
+persists it at its next checkpoint) and all live replicas have deleted the records; REQUEST_TIMED_OUT if they have not
+yet. The request waits for the flush of records acknowledged with acks=1, so that they can be deleted.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import ClassVar
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.flushes import flushes_under_way
+from penstock.core.partition.roles import Role
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
@@ -56,7 +56,7 @@ class DeleteRecordsHandler:
                         raise ApiError(ErrorCode.POLICY_VIOLATION)
                     result.low_watermark = partition.delete_records(asked.offset)
                     trimmed.append(partition)
-                    if partition.followers is not None:
+                    if partition.role is Role.LEADER:
                         moved.append((result, partition))
                 except (ApiError, StorageError) as error:
                     result.error_code = error.code
@@ -86,7 +86,7 @@ class DeleteRecordsHandler:
 
 
 async def _everywhere(moved: Sequence[tuple[DeleteRecordsPartitionResult, Partition]], timeout_s: float) -> None:
-    """Wait until the followers have heard of it."""
+    """Wait until the followers have deleted the records."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     waiting: list[tuple[DeleteRecordsPartitionResult, Partition, asyncio.Future[ErrorCode]]] = []

@@ -1,10 +1,9 @@
 """DeleteTopics (key 20), versions 1-6.
 
 - v6 names topics by name or by id, never both; duplicates are refused.
-- With delete.topic.enable=false everything is refused: TOPIC_DELETION_DISABLED, before v3
-  INVALID_REQUEST.
-- Answers come in the order of the request; Kafka shuffles them. Files are removed after
-  the answer, the topic is gone before it; timeout_ms says how long to look for a controller.
+- With delete.topic.enable=false everything is refused: TOPIC_DELETION_DISABLED, before v3 INVALID_REQUEST.
+- Answers come in the order of the request; Kafka shuffles them. The topic is gone before the answer, its files are
+  removed later; timeout_ms limits how long to look for a controller.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class DeleteTopicsHandler:
         if not self._running.current.delete_topic_enable:
             code = ErrorCode.TOPIC_DELETION_DISABLED if ctx.version >= 3 else ErrorCode.INVALID_REQUEST
             raise ApiError(code, "Topic deletion is disabled.")
-        # A name or id that comes several times is answered once.
+        # A name or id that occurs several times is answered once.
         mentions = await ctx.pace.counted((asked.name, asked.topic_id) for asked in _asked(request))
         topics = self._controller.image.topics
         named = {topics[name].topic_id for name, topic_id in mentions if topic_id == NULL_UUID and name in topics}
@@ -64,7 +63,7 @@ class DeleteTopicsHandler:
                 await self._controller.delete_topic(topic.topic_id)
             except (ApiError, StorageError) as error:
                 if error.code is ErrorCode.NOT_CONTROLLER:
-                    raise  # sent on to whoever is
+                    raise  # forwarded to the controller
                 result.error_code, result.error_message = error.code, str(error)
             responses.append(result)
         return DeleteTopicsResponse(responses=responses)

@@ -10,7 +10,7 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 NO_AUTHORIZER: Final = "No Authorizer is configured."
-"""In Kafka's words: tools look for them."""
+"""Kafka's own text: tools look for it."""
 
 
 class DescribeAclsHandler:

@@ -1,6 +1,6 @@
 """DescribeClientQuotas (key 48), versions 0-1: there are no quotas, so nothing matches.
 
-A filter that Kafka refuses is refused: an entity type that is named twice, not at all, or that Kafka does not have.
+A filter is refused as in Kafka if an entity type is repeated, missing, or unknown to Kafka.
 """
 
 from __future__ import annotations

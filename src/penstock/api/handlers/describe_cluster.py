@@ -1,9 +1,9 @@
 """DescribeCluster (key 60), versions 0-2.
 
-- A broker's listener describes brokers; a listener of controllers (controller.listener.names) the
-  voters of the metadata quorum. What the client expects is its endpoint type: MISMATCHED_ENDPOINT_TYPE
-  when it is not on such a listener, as on Kafka.
-- Fenced brokers are named from v2 on, and only if asked for.
+- A broker's listener describes brokers; a controller listener (controller.listener.names) the voters of the metadata
+  quorum. The client's endpoint type says which it expects: MISMATCHED_ENDPOINT_TYPE if the listener is of the other
+  type, as in Kafka.
+- Fenced brokers are listed from v2 on, and only on request.
 """
 
 from __future__ import annotations

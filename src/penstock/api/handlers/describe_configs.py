@@ -1,11 +1,10 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-- Each resource succeeds or fails alone, but for one of an unknown type: that refuses the
-  whole request, as in Kafka.
-- No configuration_keys (null or empty) means all of them; names that do not exist are left out.
-- Synonyms and documentation come when asked for, types from v3 on.
+- Each resource succeeds or fails alone, except one of an unknown type: that refuses the whole request, as in Kafka.
+- No configuration_keys (null or empty) means all of them; unknown names are left out.
+- Synonyms and documentation are sent on request, types from v3 on.
 - A broker's loggers (resource type 8) are an empty list.
-- A group has one more entry for those who ask for it by name, `penstock.story`: `api.group_story`.
+- A group has one more entry if requested by name, `penstock.story`: `api.group_story`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from penstock.wire.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 
-RESOURCES_PER_TURN = 4  # each has a hundred settings or so
+RESOURCES_PER_TURN = 4  # each has about a hundred settings
 
 
 class DescribeConfigsHandler:

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0-6.
 
-A group that does not exist is "Dead" without an error until version 5, GROUP_ID_NOT_FOUND
-from 6 on. Without ACLs everybody may do everything that can be done to a group.
+A group that does not exist is "Dead" without an error until version 5, GROUP_ID_NOT_FOUND from 6 on. Without ACLs every
+client may use all group operations.
 """
 
 from __future__ import annotations

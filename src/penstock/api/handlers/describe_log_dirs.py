@@ -1,8 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-5.
 
-One log directory with what lies in it. topics null means all; what this broker does not
-have is left out. Sizes are those of the segments. Partitions are never moved between
-directories, so nothing is a future replica and nothing lags; no directory is cordoned.
+Describes the one log directory and its partitions. topics null means all; partitions not on this broker are left out.
+Sizes are those of the segments. Partitions are never moved between directories, so there are no future replicas and no
+lag; no directory is cordoned.
 """
 
 from __future__ import annotations

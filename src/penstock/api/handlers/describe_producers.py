@@ -1,4 +1,4 @@
-"""DescribeProducers (key 61), version 0: who has written idempotently to a partition lately."""
+"""DescribeProducers (key 61), version 0: the recent idempotent producers of a partition."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""DescribeQuorum (key 55), versions 0-2: the quorum of the metadata log, as its leader sees it.
+"""DescribeQuorum (key 55), versions 0-2: the quorum of the metadata log, as seen by its leader.
 
-- There is one partition to ask for, __cluster_metadata-0; anything else is UNKNOWN_TOPIC_OR_PARTITION.
+- The only partition is __cluster_metadata-0; anything else is UNKNOWN_TOPIC_OR_PARTITION.
 - Offsets are indexes of the Raft log: a log end is one past the last entry, the high watermark one past the last
-  that is committed.
-- Times are the leader's: when a replica was last heard, and when it last had everything.
+  committed entry.
+- Times are the leader's: when a replica was last heard, and when it was last caught up.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DescribeQuorumHandler:
         )
 
     def _replica(self, replica: Replica, status: Status) -> ReplicaState:
-        # Raft's clock is monotonic; the leader's own entry says what it shows now.
+        # Raft's clock is monotonic; the leader's own entry gives its current value.
         ahead_ms = self._clock.now_ms() - max(each.heard_ms for each in status.replicas)
         broker = self._cluster.image.brokers.get(replica.node)
         return ReplicaState(
@@ -83,7 +83,7 @@ class DescribeQuorumHandler:
         )
 
     def _nodes(self, status: Status) -> list[Node]:
-        """Of voters, where each is reached for Raft."""
+        """The voters' addresses for Raft."""
         addresses: Mapping[int, tuple[str, int]] = dict(self._cluster.controllers())
         return [
             Node(node_id=voter, listeners=[Listener(name="CONTROLLER", host=host, port=port)])

@@ -3,9 +3,9 @@
 - No topics means all of them. Answers are sorted by name, whatever the order of the request.
 - A page holds `response_partition_limit` partitions, at least one and at most the broker's
   max.request.partition.size.limit; `next_cursor` is the first partition that did not fit.
-- Unknown topics cost nothing and are listed when asked for by name.
-- Eligible leader replicas (KIP-966) are those that are not in sync and yet have all that was committed.
-- A leader that is fenced is none: -1.
+- Unknown topics do not count towards the limit and are listed if requested by name.
+- Eligible leader replicas (KIP-966) are not in sync but have all committed records.
+- A fenced leader is shown as no leader: -1.
 """
 
 from __future__ import annotations

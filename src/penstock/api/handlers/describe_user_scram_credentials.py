@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials (key 50), version 0: who has which mechanism, with how many iterations."""
+"""DescribeUserScramCredentials (key 50), version 0: the mechanisms and iterations of each user."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class DescribeUserScramCredentialsHandler:
     def handle(
         self, ctx: RequestContext, request: DescribeUserScramCredentialsRequest
     ) -> DescribeUserScramCredentialsResponse:
-        # Null and empty both mean everybody.
+        # Null and empty both mean all users.
         asked = Counter(user.name for user in request.users or ()) or dict.fromkeys(self._cluster.image.scram, 1)
         return DescribeUserScramCredentialsResponse(
             error_message=None, results=[self._describe(user, mentions) for user, mentions in asked.items()]

@@ -1,7 +1,7 @@
-"""ElectLeaders (key 43), versions 0-2: preferred leaders, or unclean elections where nobody in sync is left.
+"""ElectLeaders (key 43), versions 0-2: elects preferred leaders, or unclean ones if no replica is in sync.
 
-- Null partitions mean all of them; those that need no election are left out of the answer then.
-- v0 knows preferred elections only. Each partition succeeds or fails alone.
+- Null partitions mean all of them; the answer then omits partitions that need no election.
+- v0 has preferred elections only. Each partition succeeds or fails alone.
 """
 
 from __future__ import annotations

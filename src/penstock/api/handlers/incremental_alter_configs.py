@@ -1,12 +1,10 @@
 """IncrementalAlterConfigs (key 44), versions 0-1.
 
-- SET, DELETE, APPEND and SUBTRACT for topics, brokers, groups and client-metrics
-  subscriptions; what is not named stays. Each resource succeeds or fails alone; one that
-  comes twice in a request is refused.
-- The controller makes the change; that of a broker's own settings is checked by this broker first, and
-  another broker's are refused: ask that one. A change is in force on this broker when the answer leaves.
-- A broker setting that does not exist is refused; Kafka stores it. A broker has no loggers
-  that could be changed.
+- SET, DELETE, APPEND and SUBTRACT for topics, brokers, groups and client-metrics subscriptions; settings that are not
+  named stay. Each resource succeeds or fails alone; a resource named twice in a request is refused.
+- The controller makes the change. This broker first checks a change of its own settings; a change of another broker's
+  settings is refused: send it to that broker. A change is in force on this broker when the answer leaves.
+- An unknown broker setting is refused; Kafka stores it. A broker has no loggers that could be changed.
 """
 
 from __future__ import annotations

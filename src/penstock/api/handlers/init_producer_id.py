@@ -1,8 +1,10 @@
 """InitProducerId (key 22), versions 0-5.
 
-Hands out producer ids for idempotent producers from a block that the controller reserved for this
-broker, so an id is never given twice, not even across a crash. There are no transactions yet: a transactional id
-is CLUSTER_AUTHORIZATION_FAILED, which clients take as final. FindCoordinator has told them why.
+- Without a transactional id: a producer id from a block that the controller reserved for this broker, so an id is never
+  given twice, not even across a crash.
+- With one: its transaction coordinator raises the epoch, which fences the previous producer. An open transaction is
+  aborted, and the answer is CONCURRENT_TRANSACTIONS until its markers are written.
+- Version 6 (two-phase commit, KIP-939) is unstable in Kafka 4.3, which does not advertise it either.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from typing import ClassVar
 
 from penstock.api.context import RequestContext
 from penstock.api.controller_protocols import ProducerIds
-from penstock.api.handlers.find_coordinator import NO_TRANSACTIONS
+from penstock.coordination.transactions import TransactionCoordinator
+from penstock.core.txn.exchange import InitRequest
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+FIRST_WITH_PRODUCER_FENCED = 4
 
 
 class InitProducerIdHandler:
@@ -22,22 +27,37 @@ class InitProducerIdHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 5
 
-    def __init__(self, producer_ids: ProducerIds) -> None:
+    def __init__(self, producer_ids: ProducerIds, transactions: TransactionCoordinator) -> None:
         self._producer_ids = producer_ids
+        self._transactions = transactions
 
     async def handle(self, ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-        if request.transactional_id is not None:
-            if not request.transactional_id:
-                raise ApiError(ErrorCode.INVALID_REQUEST)
-            raise ApiError(NO_TRANSACTIONS)
         if (request.producer_id >= 0) != (request.producer_epoch >= 0):
             raise ApiError(ErrorCode.INVALID_REQUEST)
+        if request.transactional_id is not None:
+            return await self._begin_transactions(ctx.version, request.transactional_id, request)
         try:
             producer_id = await self._producer_ids.allocate_producer_id()
         except ApiError as error:
-            # It passes, whatever the controller says or does not say; this is what all clients take it for.
+            # A temporary failure, whatever the controller's answer; all clients treat this code as one.
             raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from error
         return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def _begin_transactions(
+        self, version: int, transactional_id: str, request: InitProducerIdRequest
+    ) -> InitProducerIdResponse:
+        reply = await self._transactions.init_producer_id(
+            InitRequest(
+                transactional_id,
+                request.transaction_timeout_ms,
+                request.producer_id,
+                request.producer_epoch,
+            )
+        )
+        code = reply.code
+        if code is ErrorCode.PRODUCER_FENCED and version < FIRST_WITH_PRODUCER_FENCED:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return InitProducerIdResponse(error_code=code, producer_id=reply.producer_id, producer_epoch=reply.epoch)
 
     def refuse(self, request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> InitProducerIdResponse:
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)

@@ -1,10 +1,12 @@
-"""Other nodes show the cluster's secret here (private key 0x7006, `wire.introduction`): the listening side.
+"""The listening side of introductions: other nodes present the cluster's secret (private key 0x7006,
+`wire.introduction`).
 
-- Whoever has shown it is a peer for as long as the connection lives (`Connection.is_peer`), and may send what nodes
-  send to each other. Nobody else may: `api.dispatch` closes such connections.
-- Only on the listeners that are meant for nodes. A lone node has no such handler, so nobody can become its peer.
-- A connection has one challenge at a time, for `CHALLENGE_S`. Refusals are answered with a reason, then it is closed.
-- With mutual TLS whoever checks certificates will say `is_peer` instead.
+- A node with the secret is a peer as long as its connection lives (`Connection.is_peer`), and may send requests for
+  nodes only. `api.dispatch` closes other connections that send them.
+- Only on listeners for nodes. A single node has no such handler, so it has no peers.
+- A connection has one challenge at a time, for `CHALLENGE_S`. A refusal is sent with its reason, then the connection is
+  closed.
+- With mutual TLS the certificate check will set `is_peer` instead.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ WRONG_SECRET: Final = (
     "this node does not know the cluster's secret: give it that of a node of the cluster "
     "(penstock cluster secret prints it)"
 )
-# The same for the log of the node that refuses.
+# The same for the log of the refusing node.
 PEER_WITH_WRONG_SECRET: Final = (
     "the peer does not know the cluster's secret; if it is one of your nodes, give it the secret file of this one"
 )
@@ -51,12 +53,12 @@ class Challenge(NamedTuple):
 
 
 class IntroductionHandler:
-    """A `PrivateHandler`, the only one that strangers may send to."""
+    """A `PrivateHandler`, the only one open to strangers."""
 
     key: ClassVar[int] = INTRODUCE_KEY
 
     def __init__(self, identity: PeerIdentity, listeners: Collection[str], now_s: Callable[[], float]) -> None:
-        """`listeners`: the names of those that serve nodes."""
+        """`listeners`: the names of the listeners for nodes."""
         self._identity = identity
         self._listeners = frozenset(listeners)
         self._now_s = now_s

@@ -1,15 +1,15 @@
 """JoinGroup (key 11), versions 0-9: answered when the next generation has formed.
 
-Version 0 has no rebalance timeout: the session timeout stands for it. Until version 3 a new
-member is taken in at once; from 4 on it is given an id to come back with.
+Version 0 has no rebalance timeout: the session timeout is used. Until version 3 a new member is added at once; from 4
+on it first gets an id to join with.
 
 A classic member joins a consumer group unless `group.consumer.migration.policy` is `disabled`:
-INCONSISTENT_GROUP_PROTOCOL. A static member that was the group's last with the consumer protocol, and comes back
-with the classic one, finds a stable group if everybody has reached the target. Kafka asks only whether the target is up
-to date; a partition that is about to be given up could then have two readers.
+INCONSISTENT_GROUP_PROTOCOL. Suppose a static member was the last one with the consumer protocol and returns with the
+classic one. It finds a stable group only if all members have reached the target. Kafka checks only that the target is
+up to date; a partition that is about to be given up could then have two readers.
 
-A client that closes while it waits sends LeaveGroup behind its own JoinGroup, which Kafka hears
-only after the rebalance that includes it. Here the join makes way.
+A client that closes while it waits sends LeaveGroup behind its own JoinGroup. Kafka reads it only after the rebalance
+that includes the member. Here the join makes way.
 """
 
 from __future__ import annotations

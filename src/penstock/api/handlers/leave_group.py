@@ -1,4 +1,4 @@
-"""LeaveGroup (key 13), versions 0-5: one member until version 2, many, also by instance id, from 3 on."""
+"""LeaveGroup (key 13), versions 0-5: one member until version 2; from 3 on several, also by instance id."""
 
 from __future__ import annotations
 

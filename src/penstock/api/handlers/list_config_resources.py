@@ -1,7 +1,7 @@
 """ListConfigResources (key 74), versions 0-1.
 
-v0 lists client-metrics subscriptions. v1 lists what is asked for by type, or everything:
-topics and brokers that exist, groups and subscriptions that have settings.
+v0 lists client-metrics subscriptions. v1 lists the requested types, or everything: topics and brokers that exist,
+groups and subscriptions that have settings.
 """
 
 from __future__ import annotations

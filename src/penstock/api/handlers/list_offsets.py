@@ -1,24 +1,22 @@
 """ListOffsets (key 2), versions 1-11.
 
-Timestamps: -1 latest (the high watermark, or the last stable offset for read_committed),
--2 earliest, -3 the record with the largest timestamp, -4 earliest on local disk (the same,
-there is no tiered storage), -5 and -6 about tiered storage (nothing there: -1). Any other:
-the first record at or after it, or -1.
+Timestamps: -1 latest (the high watermark, or the last stable offset for read_committed), -2 earliest, -3 the record
+with the largest timestamp, -4 earliest on local disk (the same, there is no tiered storage), -5 and -6 about tiered
+storage (nothing there: -1). Any other: the first record at or after it, or -1.
 
-acks=1 is answered before the flush that lets readers see the record. So that a client finds
-what it was told is there, a request that meets such records waits for their flush.
+acks=1 is answered before the flush that makes the record visible to readers. A request that meets such records waits
+for their flush, so that a client finds the records that were acknowledged.
 
-Only the leader answers, and a new one only when its high watermark has reached the place where it
-took over: until then it may be behind what the last one showed (OFFSET_NOT_AVAILABLE, before
-version 5 LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the end of the log;
-a debugging replica (-2) may ask anybody.
+Only the leader answers. A new leader answers only when its high watermark has reached the offset where it took over:
+until then it may be behind that of the last leader (OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE). For
+followers (replica id >= 0) the latest is the log end offset; a debugging replica (-2) may ask any replica.
 
-By time (also -3) the disk is read and a batch looked into: in workers, never on the event loop. A client has one batch
-looked into at a time.
+For lookups by time (also -3) the disk is read and a batch decoded in workers, never on the event loop. A client has one
+batch decoded at a time.
 
-Unlike Kafka, only the first 100,000 records of a batch are looked at. If the record lies beyond them, the answer is the
-first record of its batch, with the batch's largest timestamp: whoever reads from there misses nothing. For -3 it is the
-last offset of the batch. Kafka walks over the whole batch.
+Unlike Kafka, only the first 100,000 records of a batch are read. If the record lies beyond them, the answer is the
+first record of its batch, with the batch's largest timestamp: a reader that starts there misses nothing. For -3 it is
+the last offset of the batch. Kafka reads the whole batch.
 """
 
 from __future__ import annotations
@@ -54,8 +52,8 @@ _SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIES
 READ_COMMITTED = 1
 DEBUGGING_REPLICA = -2
 FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
-MAX_TRIES = 3  # where segments are cut, deleted or swapped under the search
-SEARCHED_AT_ONCE = 32  # partitions, by one worker: others want it too
+MAX_TRIES = 3  # if segments are cut, deleted or swapped during the search
+SEARCHED_AT_ONCE = 32  # partitions, by one worker: others need it too
 
 
 class ListOffsetsHandler:
@@ -83,7 +81,7 @@ class ListOffsetsHandler:
         return await self._answer_after(await ctx.pace.finish(self._flushes(request)), ctx, request)
 
     def _flushes(self, request: ListOffsetsRequest) -> Generator[None, None, list[asyncio.Future[ErrorCode]]]:
-        """Those under way that the answer must wait for. In steps."""
+        """Flushes under way that the answer must wait for. In steps."""
         flushes: list[asyncio.Future[ErrorCode]] = []
         done = 0
         for topic in request.topics:
@@ -114,7 +112,7 @@ class ListOffsetsHandler:
     def _answer(
         self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]
     ) -> Generator[None, None, ListOffsetsResponse]:
-        """All but what is asked for by time, which is left in `searches`. In steps."""
+        """Everything but lookups by time, which are added to `searches`. In steps."""
         topics: list[ListOffsetsTopicResponse] = []
         done = 0
         for topic in request.topics:
@@ -147,7 +145,7 @@ class ListOffsetsHandler:
         return ListOffsetsResponse(topics=topics)
 
     async def _search(self, ctx: RequestContext, request: ListOffsetsRequest, searches: list[_Search]) -> None:
-        """Turn by turn: a worker finds the next batch of each, another process looks into those with many records."""
+        """In rounds: a worker finds the next batch of each, another process decodes batches with many records."""
         open_ones = searches
         while open_ones:
             await self._workers.run(partial(_look_for_batches, open_ones))
@@ -163,7 +161,7 @@ class ListOffsetsHandler:
                     continue
                 if search.failure is not None:
                     raise search.failure
-                _check(search.partition, search.asked, request)  # it may be led elsewhere by now
+                _check(search.partition, search.asked, request)  # the leader may have changed meanwhile
                 _take(search, request)
             except (ApiError, StorageError) as error:
                 _refuse(ctx, search.result, error)
@@ -202,14 +200,14 @@ class ListOffsetsHandler:
 
 @dataclass(slots=True)
 class _Search:
-    """One partition, by time. Over when it is found, or there is nothing more to look at, or something failed."""
+    """One lookup by time. It is over when it has found a record, has no more batches, or has failed."""
 
     partition: Partition
     asked: ListOffsetsPartition
     result: ListOffsetsPartitionResponse
     lookup: TimeLookup
     tries: int = 1
-    batch: bytes | None = None  # to be looked into by another process
+    batch: bytes | None = None  # to be decoded by another process
     found: TimestampOffset | None = None
     failure: StorageError | None = None
     is_over: bool = False
@@ -249,7 +247,7 @@ def _begin(
 
 
 def _look_for_batches(searches: list[_Search]) -> None:
-    """In a worker thread. A batch of a few records in plain sight is looked into right there."""
+    """Runs in a worker thread. A small uncompressed batch is examined right there."""
     for search in searches:
         try:
             while not search.is_over and search.batch is None:
@@ -268,7 +266,7 @@ def _look_for_batches(searches: list[_Search]) -> None:
 
 
 def _limit(partition: Partition, request: ListOffsetsRequest) -> tuple[int, bool]:
-    """Up to where the client may know of records, and whether that is behind what the last leader showed."""
+    """The end of the records visible to the client, and whether that is behind the last leader's."""
     if request.replica_id >= 0:
         return partition.log.log_end_offset, False
     read_committed = request.isolation_level == READ_COMMITTED

@@ -1,6 +1,6 @@
-"""ListPartitionReassignments (key 46), version 0: the partitions whose replicas are being exchanged.
+"""ListPartitionReassignments (key 46), version 0: the partitions that are being reassigned.
 
-Null topics mean all. Partitions without a reassignment, and those that do not exist, are not in the answer.
+Null topics mean all. The answer omits partitions without a reassignment, and unknown ones.
 """
 
 from __future__ import annotations

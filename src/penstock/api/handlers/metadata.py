@@ -1,18 +1,19 @@
 """Metadata (key 3), versions 0-13.
 
 - topics null means all, empty none (v0: empty means all).
-- Auto-creation, as on a KRaft broker: the first answer is UNKNOWN_TOPIC_OR_PARTITION and the
-  topic is there when the client asks again. v0-3 always ask for it, later ones by a field.
-- Topics may be asked for by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the
-  field but cannot answer it: INVALID_REQUEST, as on Kafka.
-- An id goes before the name beside it, and a request with any id in it is answered by ids alone, as on Kafka. A topic
-  that is named twice is answered once.
-- Fenced brokers are not named, and a partition that such a one leads has no leader: LEADER_NOT_AVAILABLE.
-  v0 names no replicas that are fenced, and says REPLICA_NOT_AVAILABLE then.
-- Asked for a partition whose leader's connections broke a moment ago, the answer waits for what the controller makes
-  of it, a second at most.
-- A broker that is cut off from the quorum hangs up: the client turns to another one, that knows who leads now.
-- Authorized operations are not computed before there are ACLs: asked for, everything is allowed.
+- Auto-creation, as on a KRaft broker: the first answer is UNKNOWN_TOPIC_OR_PARTITION, and the topic exists when the
+  client retries. v0-3 always request it, later ones by a field.
+- Topics may be requested by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the field but cannot
+  answer it: INVALID_REQUEST, as in Kafka.
+- An id takes precedence over the name beside it, and a request with any id is answered by ids alone, as in Kafka. A
+  topic that is named twice is answered once.
+- Fenced brokers are not listed, and a partition with a fenced leader has none: LEADER_NOT_AVAILABLE. v0 omits fenced
+  replicas, and answers REPLICA_NOT_AVAILABLE then.
+- If a requested partition's leader lost its connections a moment ago, the answer waits for the controller's decision, a
+  second at most.
+- A broker that is cut off from the quorum closes the connection: the client turns to another broker, which knows the
+  current leaders.
+- Authorized operations are not computed while there are no ACLs: on request, everything is allowed.
 """
 
 from __future__ import annotations
@@ -90,10 +91,11 @@ class MetadataHandler:
     async def _when_decided(
         self, ctx: RequestContext, request: MetadataRequest, response: Described
     ) -> MetadataResponse:
-        """A leader's connections have just broken: in a moment there is another one, or it is back. A client that
-        heard of the old one now would ask again only after a pause of its own, and that is most of what it waits.
+        """A leader's connections have just broken: soon there is a new leader, or it is back. A client that got the old
+        leader now would retry only after its own pause, which is most of its waiting time.
 
-        Many ask at that time: what has not changed is not put together again."""
+        Many clients ask at that time: unchanged answers are not built again.
+        """
         for _ in range(LOOKS):
             seen = self.answers.versions
             await asyncio.sleep(LOOK_AGAIN_S)
@@ -104,7 +106,7 @@ class MetadataHandler:
         return response
 
     def _answer(self, ctx: RequestContext, request: MetadataRequest) -> Generator[None, None, Described]:
-        """In steps. What changes in between is described again, unless it never comes to rest."""
+        """In steps. If the metadata changes in between, the answer is built again, at most twice."""
         for is_last in (False, False, True):
             seen = self.answers.versions
             response = yield from self._answer_once(ctx, request)
@@ -147,9 +149,10 @@ class MetadataHandler:
     def _asked_for(
         self, request: MetadataRequest, live: frozenset[int], operations: int, version: int
     ) -> Generator[None, None, tuple[list[DescribedTopic], list[MetadataResponseTopic]]]:
-        """Those that are there, and those that are not.
+        """The topics that exist, and those that do not.
 
-        Where one topic has an id, ids alone count: clients leave the name beside it null or empty."""
+        If one topic has an id, only ids count: clients leave the name beside it null or empty.
+        """
         image = self._cluster.image
         ids: dict[bytes, None] = {}
         names: dict[str, None] = {}

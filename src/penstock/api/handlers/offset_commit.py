@@ -1,8 +1,8 @@
 """OffsetCommit (key 8), versions 2-10: answered when the offsets are stable.
 
-- Topics and partitions that do not exist are refused one by one (3, or 100 for an unknown id
-  in version 10); the rest is committed.
-- A retention time of the client's own (versions 2-4) is kept.
+- Unknown topics and partitions are refused one by one (3, or 100 for an unknown id in version 10); the rest is
+  committed.
+- A retention time from the client (versions 2-4) is kept.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""OffsetFetch (key 9), versions 1-10: one group until version 7, many from 8 on; topics null asks for all.
+"""OffsetFetch (key 9), versions 1-10: one group until version 7, many from 8 on; topics null means all.
 
-- `require_stable` changes nothing yet: without transactions no offset is pending, and a reply
-  never shows a commit that is not stable.
-- Topics are answered in the order asked for, unknown ids after them. A group that has an error has no topics; version 1
-  has no other place for it than the partitions.
-- Version 10 names topics by id; offsets of a topic that is gone are left out.
+- With `require_stable` (from version 7) a partition with an offset from an open transaction is UNSTABLE_OFFSET_COMMIT.
+  Without it the answer has the offset from before that transaction.
+- Topics are answered in request order, unknown ids after them. A group with an error has no topics; version 1 has no
+  other place for the error than the partitions.
+- Version 10 names topics by id; offsets of a deleted topic are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.coordination.groups import GroupCoordinator
-from penstock.core.group.exchange import Committed, FetchOffsetsReply, FetchOffsetsRequest
+from penstock.core.group.exchange import Committed, FetchOffsetsReply, FetchOffsetsRequest, Unstable
 from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api
@@ -35,6 +35,7 @@ FIRST_WITH_ERROR_OF_THE_GROUP = 2
 FIRST_WITH_MANY_GROUPS = 8
 FIRST_WITH_TOPIC_IDS = 10
 NO_OFFSET = -1
+Found: TypeAlias = Committed | Unstable | None
 
 
 class OffsetFetchHandler:
@@ -63,7 +64,9 @@ class OffsetFetchHandler:
             for topic in request.topics:
                 wanted[topic.name] = (*wanted.get(topic.name, ()), *topic.partition_indexes)
         try:
-            reply = await self._fetch(FetchOffsetsRequest(request.group_id, wanted))
+            reply = await self._fetch(
+                FetchOffsetsRequest(request.group_id, wanted, require_stable=request.require_stable)
+            )
             code = reply.error
         except ApiError as error:
             code = error.code
@@ -136,32 +139,26 @@ class OffsetFetchHandler:
         )
 
 
-def _partitions_v7(partitions: dict[int, Committed | None]) -> list[OffsetFetchResponsePartition]:
-    return [
-        OffsetFetchResponsePartition(partition_index=index, committed_offset=NO_OFFSET)
-        if committed is None
-        else OffsetFetchResponsePartition(
-            partition_index=index,
-            committed_offset=committed.offset,
-            committed_leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-        )
-        for index, committed in partitions.items()
-    ]
+def _partitions_v7(partitions: dict[int, Found]) -> list[OffsetFetchResponsePartition]:
+    return [OffsetFetchResponsePartition(**_fields(index, found)) for index, found in partitions.items()]
 
 
-def _partitions(partitions: dict[int, Committed | None]) -> list[OffsetFetchResponsePartitions]:
-    return [
-        OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET)
-        if committed is None
-        else OffsetFetchResponsePartitions(
-            partition_index=index,
-            committed_offset=committed.offset,
-            committed_leader_epoch=committed.leader_epoch,
-            metadata=committed.metadata,
-        )
-        for index, committed in partitions.items()
-    ]
+def _partitions(partitions: dict[int, Found]) -> list[OffsetFetchResponsePartitions]:
+    return [OffsetFetchResponsePartitions(**_fields(index, found)) for index, found in partitions.items()]
+
+
+def _fields(index: int, found: Found) -> dict[str, Any]:
+    if found is None:
+        return {"partition_index": index, "committed_offset": NO_OFFSET}
+    if isinstance(found, Unstable):
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT
+        return {"partition_index": index, "committed_offset": NO_OFFSET, "error_code": code}
+    return {
+        "partition_index": index,
+        "committed_offset": found.offset,
+        "committed_leader_epoch": found.leader_epoch,
+        "metadata": found.metadata,
+    }
 
 
 def _unknown_id(topic_id: bytes, indexes: Iterable[int]) -> OffsetFetchResponseTopics:

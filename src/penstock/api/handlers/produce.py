@@ -1,26 +1,28 @@
 """Produce (key 0), versions 3-13 (0-2 are advertised for old librdkafka and refused).
 
-- One sound v2 batch a partition. The checksum, sizes and counts in the header are checked;
-  the framing of single records only where the topic needs records (null keys on a compacted
-  topic, recompression). Kafka walks the records of every batch.
+- One sound v2 batch a partition. The checksum, sizes and counts in the header are checked; the framing of single
+  records only if the topic needs records (null keys on a compacted topic, recompression). Kafka reads the records of
+  every batch.
 - A compacted topic refuses a batch of more than a million records: INVALID_RECORD. (Kafka has no such limit.)
 - acks=0 is never answered; an error then closes the connection.
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
-- Who leads instead is told with NOT_LEADER_OR_FOLLOWER from version 10 (KIP-951), except by the lane.
-- `compression.type` other than `producer`: the batch is recompressed in another process before its
-  order is fixed, and the connection waits for it.
-- Internal topics are the coordinators' own: INVALID_TOPIC_EXCEPTION. (Kafka lets its admin client in.)
+- NOT_LEADER_OR_FOLLOWER names the current leader from version 10 (KIP-951), except by the lane.
+- `compression.type` other than `producer`: the batch is recompressed in another process before its order is fixed, and
+  the connection waits for it.
+- Only coordinators write to internal topics: INVALID_TOPIC_EXCEPTION. (Kafka allows its admin client to.)
 - A partition that is named more than once in a request is INVALID_REQUEST, each time. (Kafka appends the last batch.)
 - A request with many partitions is appended in steps, each in a turn of its own; the connection waits for it.
-- Transactional batches are refused until there is a transaction coordinator.
+- A transactional batch that would begin its transaction in this partition is appended once the transaction coordinator
+  has confirmed that the partition belongs to it (KIP-890); until then the connection waits. From version 12 on the
+  broker adds the partition for the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from penstock.api.bounds import RECORDS
 from penstock.api.context import RequestContext
@@ -41,20 +43,26 @@ from penstock.api.request_times import RequestTimes
 from penstock.api.traffic import Traffic
 from penstock.api.turns import drained
 from penstock.config.topic import TopicConfig
+from penstock.coordination.verification import Verifier
 from penstock.core.metadata.image import INTERNAL_TOPICS
+from penstock.core.txn.exchange import AddRequest
+from penstock.core.txn.transaction import Partition as Place
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock
 from penstock.ports.disk import Buffer, FileSlice
 from penstock.ports.workers import RecordWorkers
 from penstock.records.batch import (
     CONTROL_BIT,
+    HEADER_SIZE,
     TRANSACTIONAL_BIT,
+    BatchHeader,
     read_header,
     validate_produced,
     with_append_time,
 )
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from penstock.storage.verification import Guard
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -68,11 +76,24 @@ from penstock.wire.messages.produce import (
 
 Prepared: TypeAlias = Mapping[int, ApiError | StorageError | None]
 NOTHING: Prepared = MappingProxyType({})
+Verified: TypeAlias = Mapping[int, Guard | ApiError | None]
+NO_GUARDS: Verified = MappingProxyType({})
 
 FIRST_WITH_LEADER_HINTS = 10
+FIRST_WITH_ABORTABLE = 11
+FIRST_WITH_RISING_EPOCHS = 12
+WILL_PASS = frozenset(
+    (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR)
+)
 BATCHES_PER_STEP = 64
 PASSING = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-"""Refusals after which a client sends the same batch again."""
+"""Errors after which a client sends the same batch again."""
+
+
+class Unverified(NamedTuple):
+    data: PartitionProduceData
+    partition: Partition
+    header: BatchHeader
 
 
 class PendingProduce:
@@ -95,7 +116,7 @@ class PendingProduce:
         self._finish = finish
 
     def all_written(self) -> bool:
-        """Nothing more to wait for will come. Whether nothing is waited for any more."""
+        """All batches are written. Returns whether there is nothing left to wait for."""
         self._is_written = True
         return not self.left
 
@@ -105,7 +126,7 @@ class PendingProduce:
 
     def _committed(self, entry: PartitionProduceResponse, code: ErrorCode) -> None:
         if self.left.pop(id(entry), None) is None:
-            return  # answered as timed out before
+            return  # already answered as timed out
         if code is not ErrorCode.NONE:
             _set_error(entry, code)
         if not self.left and self._is_written:
@@ -113,7 +134,7 @@ class PendingProduce:
 
     def expire(self) -> None:
         if not self._is_written:
-            return  # looked at again when it is
+            return  # checked again when it is
         for entry in self.left.values():
             _set_error(entry, ErrorCode.REQUEST_TIMED_OUT)
         self.left.clear()
@@ -133,6 +154,7 @@ class ProduceHandler:
         records: RecordWorkers,
         traffic: Traffic,
         times: RequestTimes,
+        verifier: Verifier,
         endpoint_of: EndpointOf = nowhere,
     ) -> None:
         self._partitions = partitions
@@ -144,16 +166,19 @@ class ProduceHandler:
         self._times = times
         self._hints = LeaderHints(partitions, endpoint_of)
         self._early = EarlyBatches()
+        self._verifier = verifier
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse | None] | None:
         if request.acks not in (ACKS_ALL, 1, 0):
             raise ApiError(ErrorCode.INVALID_REQUIRED_ACKS)
-        if jobs := self._preparation_jobs(request):
+        jobs = self._preparation_jobs(request)
+        unverified = () if request.transactional_id is None else self._unverified(request)
+        if jobs or unverified:
             ctx.connection.hold()
             _keep_records(request)
-            return self._keeping(ctx, self._prepare_first(ctx, request, jobs))
+            return self._keeping(ctx, self._prepare_first(ctx, request, jobs, unverified))
         if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:
             response = drained(self._append_all(ctx, request))
             self._offer_lane(ctx, request, response)
@@ -167,7 +192,7 @@ class ProduceHandler:
     def _keeping(
         self, ctx: RequestContext, work: Coroutine[Any, Any, ProduceResponse | None]
     ) -> Coroutine[Any, Any, ProduceResponse | None]:
-        """The records that were copied count as memory for requests until they are written."""
+        """Copied records count as request memory until they are written."""
         size = len(ctx.frame)
 
         async def keep() -> ProduceResponse | None:
@@ -177,7 +202,7 @@ class ProduceHandler:
         return keep()
 
     def _offer_lane(self, ctx: RequestContext, request: ProduceRequest, response: ProduceResponse | None) -> None:
-        """This client will probably send its like again: remember what it means."""
+        """The client will probably send a similar request again: remember its meaning."""
         topic = request.topic_data[0]
         index = topic.partition_data[0].index
         partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
@@ -195,9 +220,15 @@ class ProduceHandler:
             lane.learn(ctx.version, ctx.frame, request, partition)
 
     def _append_all(
-        self, ctx: RequestContext, request: ProduceRequest, prepared: Prepared = NOTHING
+        self,
+        ctx: RequestContext,
+        request: ProduceRequest,
+        prepared: Prepared = NOTHING,
+        verified: Verified = NO_GUARDS,
     ) -> Generator[None, None, ProduceResponse | None]:
-        """In steps. `prepared`: by the identity of its data, what came of a batch that went through a worker first."""
+        """In steps. By the identity of its data, `prepared`: the outcome of a batch that went through a worker first;
+        `verified`: the coordinator's answer for a batch that may begin its transaction here.
+        """
         acks = request.acks
         by_id = ctx.version >= 13
         now_ms = self._clock.now_ms()
@@ -250,10 +281,15 @@ class ProduceHandler:
                     is_prepared = id(data) in prepared
                     if is_prepared and (refusal := prepared[id(data)]) is not None:
                         raise refusal
+                    guard = verified.get(id(data))
+                    if isinstance(guard, ApiError):
+                        raise guard
                     if self._early:
                         producers = partition.log.producers
                         self._early.check(named, data.index, records, producers, self._clock.monotonic())
-                    end = self._append(ctx.version, acks, partition, records, now_ms, entry, is_prepared=is_prepared)
+                    end = self._append(
+                        ctx.version, acks, partition, records, now_ms, entry, guard, is_prepared=is_prepared
+                    )
                 except (ApiError, StorageError) as error:
                     _set_error(entry, ErrorCode(error.code), str(error))
                     is_elsewhere |= error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -277,7 +313,7 @@ class ProduceHandler:
             ctx.respond_nothing()
             return None
         if pending is not None:
-            self._pending.pop(pending, None)  # all of it was committed while the rest was written
+            self._pending.pop(pending, None)  # everything was committed while the rest was written
         if is_elsewhere:
             self._add_leaders(ctx, response)
         return response
@@ -310,6 +346,7 @@ class ProduceHandler:
         records: Buffer,
         now_ms: int,
         entry: PartitionProduceResponse,
+        guard: Guard | None,
         *,
         is_prepared: bool,
     ) -> int:
@@ -319,10 +356,8 @@ class ProduceHandler:
         """
         header = validate_produced(records)
         config = partition.config
-        if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT):
-            if header.is_control:
-                raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
-            raise ApiError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported yet")
+        if header.attributes & CONTROL_BIT:
+            raise ApiError(ErrorCode.INVALID_RECORD, "clients may not write control batches")
         if header.attributes & 7 and not is_prepared:
             check_codec(header, version)
         check_size(records, config.max_message_bytes)
@@ -341,7 +376,10 @@ class ProduceHandler:
             entry.log_append_time_ms = now_ms
         else:
             check_timestamps(header, config, now_ms)
-        base_offset = partition.append(header, records, now_ms)
+        if header.attributes & TRANSACTIONAL_BIT:
+            base_offset = partition.append_transactional(header, records, now_ms, guard)
+        else:
+            base_offset = partition.append(header, records, now_ms)
         entry.base_offset = base_offset
         entry.log_start_offset = partition.log.log_start_offset
         traffic = self._traffic.of(partition.topic)
@@ -350,10 +388,10 @@ class ProduceHandler:
         traffic.records_in += header.record_count
         return base_offset + header.record_count
 
-    # -- what needs the records: compression.type, keys of a compacted topic ------------------
+    # # -- work on records: compression.type, keys of a compacted topic -----------------------
 
     def _preparation_jobs(self, request: ProduceRequest) -> list[tuple[PartitionProduceData, TopicConfig]]:
-        """Batches whose records must be looked at and are too many to do that on the loop."""
+        """Batches whose records must be read and are too many to do that on the loop."""
         jobs: list[tuple[PartitionProduceData, TopicConfig]] = []
         for topic in request.topic_data:
             partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
@@ -368,9 +406,15 @@ class ProduceHandler:
         return jobs
 
     async def _prepare_first(
-        self, ctx: RequestContext, request: ProduceRequest, jobs: list[tuple[PartitionProduceData, TopicConfig]]
+        self,
+        ctx: RequestContext,
+        request: ProduceRequest,
+        jobs: list[tuple[PartitionProduceData, TopicConfig]],
+        unverified: Sequence[Unverified],
     ) -> ProduceResponse | None:
-        """Stage zero: check keys and bring the batches into the topic's codec, then go on as usual."""
+        """Stage zero: check keys, recompress batches into the topic's codec, ask the transaction coordinator. Then
+        append as usual.
+        """
         outcomes: dict[int, ApiError | StorageError | None] = {}
         for data, config in jobs:
             if not isinstance(data.records, bytes):
@@ -382,12 +426,59 @@ class ProduceHandler:
                 outcomes[id(data)] = error
             else:
                 data.records = data.records if packed is None else packed
-        return await ctx.pace.finish(self._append_all(ctx, request, outcomes))
+        verified = await self._verify(ctx.version, request, unverified) if unverified else NO_GUARDS
+        return await ctx.pace.finish(self._append_all(ctx, request, outcomes, verified))
+
+    # -- transactions -------------------------------------------------------------------------
+
+    def _unverified(self, request: ProduceRequest) -> list[Unverified]:
+        """Batches that would begin a transaction in their partition. Invalid ones are refused later."""
+        found: list[Unverified] = []
+        for topic in request.topic_data:
+            partitions = self._partitions.by_name.get(topic.name) or self._partitions.by_id.get(topic.topic_id)
+            for data in topic.partition_data:
+                records = data.records
+                if partitions is None or not 0 <= data.index < len(partitions) or isinstance(records, FileSlice):
+                    continue
+                partition = partitions[data.index]
+                if partition is None or not partition.is_leader or records is None or len(records) < HEADER_SIZE:
+                    continue
+                header = read_header(records)
+                if partition.log.producers.needs_verification(header):
+                    found.append(Unverified(data, partition, header))
+        return found
+
+    async def _verify(self, version: int, request: ProduceRequest, unverified: Sequence[Unverified]) -> Verified:
+        raises_epoch = version >= FIRST_WITH_RISING_EPOCHS
+        found: dict[int, Guard | ApiError | None] = {}
+        asked: dict[tuple[int, int], dict[Place, tuple[int, Guard]]] = {}
+        for data, partition, header in unverified:
+            producer_id, epoch = header.producer_id, header.producer_epoch
+            try:
+                guard = partition.log.producers.begin_verification(
+                    producer_id, header.base_sequence, epoch, raises_epoch=raises_epoch
+                )
+            except ApiError as error:
+                found[id(data)] = error
+                continue
+            found[id(data)] = guard
+            if guard is not None and (raises_epoch or self._verifier.is_on):
+                places = asked.setdefault((producer_id, epoch), {})
+                places[partition.topic, partition.index] = id(data), guard
+        for (producer_id, epoch), places in asked.items():
+            request_ = AddRequest(
+                request.transactional_id or "", producer_id, epoch, frozenset(places), 2 if raises_epoch else 0
+            )
+            codes = await self._verifier.verify(request_, request.timeout_ms / 1000)
+            for place, code in codes.items():
+                if code is not ErrorCode.NONE:
+                    found[places[place][0]] = _unverified_error(version, code)
+        return found
 
     # -- time ---------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Answer what waited longer than its client allowed. Called a few times a second."""
+        """Answer requests that have waited longer than their time-out. Called a few times a second."""
         now = self._clock.monotonic()
         for pending in [pending for pending in self._pending if pending.deadline <= now]:
             pending.expire()
@@ -407,6 +498,17 @@ class ProduceHandler:
         return response
 
 
+def _unverified_error(version: int, code: ErrorCode) -> ApiError:
+    """The error for the producer, translated as in Kafka."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif code in WILL_PASS or (code is ErrorCode.CONCURRENT_TRANSACTIONS and version < FIRST_WITH_RISING_EPOCHS):
+        code = ErrorCode.NOT_ENOUGH_REPLICAS  # every producer retries this
+    return ApiError(code, "the transaction coordinator did not confirm this partition as part of the transaction")
+
+
 def _keep_records(request: ProduceRequest) -> None:
     """The frame's memory is reused when the handler has returned."""
     for topic in request.topic_data:
@@ -416,7 +518,7 @@ def _keep_records(request: ProduceRequest) -> None:
 
 
 def _repeated(request: ProduceRequest) -> set[tuple[bytes, str, int]]:
-    """Partitions that are named more than once. Kafka keeps the last batch of them and drops the others unseen."""
+    """Partitions that are named more than once. Kafka keeps the last batch and silently drops the others."""
     seen: set[tuple[bytes, str, int]] = set()
     repeated: set[tuple[bytes, str, int]] = set()
     if len(request.topic_data) == 1 and len(request.topic_data[0].partition_data) == 1:

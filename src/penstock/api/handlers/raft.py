@@ -1,11 +1,11 @@
-"""Messages between the servers of this cluster (private API key 0x7001, unadvertised): Raft's way in.
+"""Receives messages from the other servers of the cluster (private API key 0x7001, unadvertised), for Raft.
 
-- The first payload of a connection is a hello: who speaks, to whom, of which cluster. A stranger is refused with a
-  reason, here and in its own log, and nothing more of that connection is listened to.
-- Hello and ping are answered, Raft's messages are not: their answers go over the connection of the other side.
-- A message whose sender is not the one of the hello, or not any more the voter that it was taken for (another disk has
-  that vote now), or bytes that are no message, close the connection.
-- A hello that is repeated asks for the disk again; who does not have it is heard no more on that connection.
+- The first payload of a connection is a hello: sender, recipient and cluster. A stranger is refused with a reason,
+  which both sides log, and further messages on that connection are not accepted.
+- Hello and ping are answered, Raft's messages are not: their responses use the connection of the other side.
+- A message closes the connection if its sender differs from the hello, if another disk has the sender's vote now, or if
+  its bytes are invalid.
+- A repeated hello checks the disk again; if the disk differs, the connection's messages are not accepted any more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from penstock.cluster.raft_codec import PING, Hello, decode_hello, is_hello, sender_of
 from penstock.model.errors import ProtocolError
@@ -21,6 +21,22 @@ from penstock.net.connection import Connection
 from penstock.wire.peers import PEER_API_KEY, peer_answer
 
 log = logging.getLogger(__name__)
+
+
+class Introduced(Protocol):
+    """Tracks the nodes that have introduced themselves: `node.neighbours.Neighbours`."""
+
+    def greeted_by(self, node: int, address: str, directory_id: str) -> None:
+        """The node, its address and its disk."""
+        ...
+
+    def left_by(self, node: int) -> None:
+        """The last connection of that node is closed."""
+        ...
+
+    def directory_of_sender(self, node: int) -> str:
+        """The directory id that the node must have; empty: any."""
+        ...
 
 
 class RaftHandler:
@@ -33,24 +49,18 @@ class RaftHandler:
         node_id: int,
         cluster_id: Callable[[], str],
         deliver: Callable[[memoryview], None],
-        greeted_by: Callable[[int, str, str], None] = lambda sender, address, directory_id: None,
-        directory_id: str = "",
-        directory_of: Callable[[int], str] = lambda node: "",
+        introduced: Introduced,
+        directory_id: str,
     ) -> None:
         """`deliver` is `Quorum.receive`: the payload is valid during the call only; raises ProtocolError.
-        `greeted_by` is told who has introduced himself, where he is reached, and which disk he has. `directory_of`
-        says which one a node must have, if that is known.
 
-        An empty cluster id is one that is not known yet; it fits every other.
+        An empty cluster id is not known yet; it matches every other.
         """
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._deliver = deliver
-        self._greeted_by = greeted_by
+        self._introduced = introduced
         self._directory_id = directory_id
-        self._directory_of = directory_of
-        self.left_by: Callable[[int], None] = lambda sender: None
-        """Told when the last connection of one who has introduced himself is closed."""
         self._senders: dict[Connection, Hello] = {}
 
     def is_peer(self, connection: Connection) -> bool:
@@ -79,12 +89,12 @@ class RaftHandler:
     def _greet(self, connection: Connection, hello: Hello) -> str:
         reason = self._why_not(hello)
         if reason:
-            level = logging.DEBUG if self._is_own(hello) else logging.WARNING  # whoever dials says it, too
+            level = logging.DEBUG if self._is_own(hello) else logging.WARNING  # the dialing side logs it, too
             log.log(level, "refused node %d (%s): %s", hello.sender, connection.id, reason)
             self._forget(connection)
         elif connection not in self._senders:
             self._senders[connection] = hello
-            self._greeted_by(hello.sender, hello.address, hello.directory_id)
+            self._introduced.greeted_by(hello.sender, hello.address, hello.directory_id)
             connection.when_closed[partial(self._forget, connection)] = None
         return reason
 
@@ -94,9 +104,9 @@ class RaftHandler:
             return
         left = [hello for hello in self._senders.values() if hello.sender == gone.sender]
         if left:
-            self._greeted_by(left[-1].sender, left[-1].address, left[-1].directory_id)
+            self._introduced.greeted_by(left[-1].sender, left[-1].address, left[-1].directory_id)
         else:
-            self.left_by(gone.sender)
+            self._introduced.left_by(gone.sender)
 
     def _why_not(self, hello: Hello) -> str:
         own = self._cluster_id()
@@ -116,7 +126,7 @@ class RaftHandler:
         return self._why_not_with_disk(hello)
 
     def _why_not_with_disk(self, hello: Hello) -> str:
-        expected = self._directory_of(hello.sender)
+        expected = self._introduced.directory_of_sender(hello.sender)
         if expected and hello.directory_id not in ("", expected):
             return (
                 f"node {hello.sender} votes with another disk: the directory id is {expected}, not {hello.directory_id}"
@@ -124,5 +134,5 @@ class RaftHandler:
         return ""
 
     def _is_own(self, hello: Hello) -> bool:
-        """A node that dials itself: a data directory is locked as long as its process lives."""
+        """A node that dials itself: its data directory is locked while its process runs."""
         return hello.sender == self._node_id and hello.directory_id == self._directory_id != ""

@@ -1,7 +1,7 @@
-"""RemoveRaftVoter (key 81), version 0: a node loses its vote in the quorum of the metadata.
+"""RemoveRaftVoter (key 81), version 0: removes a node's vote in the metadata quorum.
 
 - The answer leaves when the new configuration is committed.
-- A voter may be named without its directory id, which Kafka demands. VOTER_NOT_FOUND where it votes with another one.
+- The directory id of the voter may be omitted; Kafka requires it. VOTER_NOT_FOUND if the voter has another one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class RemoveRaftVoterHandler:
     min_version: ClassVar = 0
     max_version: ClassVar = 0
     is_for_controller: ClassVar = True
-    is_repeatable: ClassVar = False  # it would undo what was decided since
+    is_repeatable: ClassVar = False  # a repetition would undo later decisions
 
     def __init__(self, controller: VoterController, cluster: ClusterView) -> None:
         self._controller = controller

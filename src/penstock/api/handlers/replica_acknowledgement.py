@@ -1,11 +1,11 @@
-"""What followers say of their own accord (private keys 0x7003 to 0x7005, unadvertised, answered with nothing).
+"""Unsolicited messages of followers (private keys 0x7003 to 0x7005, unadvertised, with an empty answer).
 
-- Acknowledgement: a follower has made stable what it fetched (`wire.acknowledgement`). It may move the high
-  watermark, and with it whoever waits for acks=all. Of a partition that this broker does not lead, or not in that
-  epoch, it says nothing: the follower will hear of the new leader and start over.
+- Acknowledgement: a follower has made its fetched records stable (`wire.acknowledgement`). It may move the high
+  watermark, and so complete requests with acks=all. It is ignored for a partition that this broker does not lead, or
+  not in that epoch: the follower will learn of the new leader and start over.
 - Disowning: a follower has found its log damaged, or cannot write to it. It must not be elected, so the controller is
-  asked at once to go on without it.
-- Wake: a barrier, so it waits for the fetch that is parked before it, and that fetch makes way (`when_blocked`).
+  asked at once for an ISR without it.
+- Wake: a barrier, so it waits for the fetch parked before it, and that fetch makes way (`when_blocked`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class AcknowledgementHandler:
             try:
                 partition = _led_in(self._partitions, entry)
                 partition.check_follower(replica_id, entry.leader_epoch)
-                # More than there is cannot have been fetched from here: a log of another leader.
+                # A follower cannot have fetched more than there is: the offset is from another leader's log.
                 if entry.offset <= partition.log.log_end_offset:
                     partition.follower_claimed(
                         replica_id, entry.offset, entry.log_start_offset, now_ms, broker_epoch=broker_epoch
@@ -74,7 +74,7 @@ class DisownHandler:
 
 
 def _led_in(partitions: HostedPartitions, entry: Acknowledged) -> Partition:
-    """The partition, if the entry is of its leader epoch. A follower always says which one, other than clients."""
+    """The partition, if the entry is of its leader epoch. Unlike clients, a follower always sends the epoch."""
     partition = partitions.get_by_id(entry.topic_id, entry.partition)
     if entry.leader_epoch < 0:
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)

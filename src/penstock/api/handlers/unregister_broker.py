@@ -1,8 +1,8 @@
-"""UnregisterBroker (key 64), version 0: a broker that will not come back is forgotten.
+"""UnregisterBroker (key 64), version 0: removes a broker that will not come back.
 
-Kafka answers errors without a message; here it is there. Kafka forgets a broker that runs, too; here that is
-INVALID_REQUEST, as it would register again at once as one that has nothing. So is a voter, whose registration names the
-disk that its votes are on.
+Kafka answers errors without a message; here there is one. Kafka also removes a running broker. Here that is
+INVALID_REQUEST, because it would register again at once as a new one. So is a voter, whose registration identifies the
+disk of its votes.
 """
 
 from __future__ import annotations

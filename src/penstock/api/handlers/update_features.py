@@ -1,6 +1,6 @@
 """UpdateFeatures (key 57), versions 0-2: finalized levels of features, all of a request or none.
 
-- v0 says with `allow_downgrade` what later versions say with an upgrade type: a safe downgrade.
+- `allow_downgrade` in v0 is the safe downgrade of later versions' upgrade types.
 - v0 and v1 repeat the outcome feature by feature.
 """
 
@@ -40,7 +40,7 @@ class UpdateFeaturesHandler:
         except ApiError as error:
             if error.code is ErrorCode.NOT_CONTROLLER:
                 raise
-            # The results of v0 and v1 are left out, as Kafka does: clients give the error to every feature.
+            # The results of v0 and v1 are left out, as in Kafka: clients apply the error to every feature.
             return UpdateFeaturesResponse(
                 error_code=error.code,
                 error_message=f"The update failed for all features since the following feature had an error: {error}",

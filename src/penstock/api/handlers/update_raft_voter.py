@@ -1,9 +1,9 @@
-"""UpdateRaftVoter (key 82), version 0, among brokers: a voter that has come up says where it is reached.
+"""UpdateRaftVoter (key 82), version 0, among brokers: a starting voter reports its address.
 
 - Not advertised to clients, as on a Kafka broker.
-- An address where the voter is found stays. Else the first of `listeners` where the node that answers is this voter,
-  of this directory id, becomes its address: every listener speaks Raft here. No more than the first four are tried.
-- The answer leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not given.
+- If the voter is found at its known address, that stays. Else the first of `listeners` that reaches this voter, with
+  this directory id, becomes its address: every listener serves Raft here. At most four are tried.
+- The answer leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not sent.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.wire.apis import Api
 from penstock.wire.messages.update_raft_voter import UpdateRaftVoterRequest, UpdateRaftVoterResponse
 
 MAX_LISTENERS = 4
-"""Each may take seconds to answer, or not to."""
+"""Each may take seconds to answer or fail."""
 
 
 class UpdateRaftVoterHandler:
