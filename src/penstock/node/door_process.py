@@ -1,4 +1,4 @@
-"""`python -m penstock.node.door_process PLAN`: the process of the doors. Started by `node.doors`."""
+"""The process of the gateway: `python -m penstock.node.door_process PLAN`. Started by `node.doors`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.runtime.loop import DEFAULT_STALL_S, TurnLoop, run
 from penstock.runtime.loop_watchdog import LoopWatchdog
 from penstock.runtime.record_processes import RecordProcesses
 
-MAX_CONNECTIONS = (2064, 1000)  # of the HTTP door and of the line protocol
+MAX_CONNECTIONS = (2064, 1000)  # of the REST proxy and of the line protocol
 OTHER_DESCRIPTORS = 64
-# The first calls still import modules: what holds the loop then is nobody's mistake.
+# The first calls still import modules: stalls from that are not reported.
 STARTING_S = 5.0
 
 
 def _most_connections() -> tuple[int, int]:
-    """As many as there are descriptors for: accepting one more would fail for both doors."""
+    """No more than there are descriptors for: one accepted connection too many would fail for both listeners."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -37,8 +37,8 @@ def _most_connections() -> tuple[int, int]:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
-    configure(given["log_level"], given["log_format"], "doors")
-    # Ctrl-C is the broker's to hear: it stops us in order.
+    configure(given["log_level"], given["log_format"], "gateway")
+    # Ctrl-C is for the broker, which stops this process in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     plan = DoorPlan(
         tuple((host, port) for host, port in given["bootstrap"]),
@@ -54,7 +54,7 @@ def main() -> None:
         *_most_connections(),
     )
     if plan.http_fds:
-        # Half a second that the event loop would be held for.
+        # The import would block the event loop for half a second.
         import_module("penstock.gateway.http.server")
     run(_watched(plan))
 

@@ -1,9 +1,8 @@
-"""The broker's side of the doors: binds their ports, starts their process when someone knocks, keeps it going.
+"""The broker's side of the gateway: binds its ports, starts its process on the first connection, and restarts it.
 
-The ports are bound with the broker's own, so a taken one is said at once. The process is started
-by the first connection, not before: a broker whose doors nobody uses pays two descriptors. It is
-handed the listening sockets; callers wait in the backlog meanwhile. When it dies it is started
-again by the next caller, after a pause that grows while it keeps dying.
+The ports are bound with the broker's own, so a port in use is reported at once. The first connection starts the
+process: an unused gateway costs two descriptors. The process inherits the listening sockets; clients wait in the
+backlog meanwhile. If it dies, the next connection starts it again, after a pause that grows while it keeps dying.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from penstock.observability.logs import current_format
 
 log = logging.getLogger(__name__)
 
-# The last broker's doors may still be closing: they notice its death within milliseconds.
+# The last broker's gateway may still be closing: it notices the broker's death within milliseconds.
 BIND_TRIES = 5
 BIND_PAUSE_S = 0.05
 LIVED_S = 10.0
@@ -57,8 +56,8 @@ class DoorSettings(NamedTuple):
             config.penstock_line_listener,
             config.penstock_http_allowed_hosts,
             config.penstock_http_allowed_origins,
-            config.penstock_doors_request_timeout_ms,
-            config.penstock_doors_max_idle_ms,
+            config.penstock_gateway_request_timeout_ms,
+            config.penstock_gateway_max_idle_ms,
         )
 
 
@@ -67,7 +66,7 @@ class Doors:
         http = settings.http
         self._settings = settings
         self._endpoints = {"http": http, "line": settings.line}
-        # Whoever gives the HTTP door an address by name calls it by that name.
+        # A client that uses the host name of the listener sends that name.
         self._allowed_hosts = [*settings.allowed_hosts, *((http.host,) if http is not None else ())]
         self._sockets: dict[str, list[socket.socket]] = {}
         self._bootstrap: list[tuple[str, int]] = []
@@ -81,7 +80,7 @@ class Doors:
         self._closing = False
 
     async def bind(self) -> None:
-        """Raises ConfigError with one sentence about a port that cannot be had."""
+        """Raises ConfigError with one sentence about a port that is not available."""
         self._loop = asyncio.get_running_loop()
         for name, endpoint in self._endpoints.items():
             if endpoint is not None:
@@ -100,15 +99,16 @@ class Doors:
         raise AssertionError("unreachable")
 
     def open(self, bootstrap: list[tuple[str, int]], pages: Pages) -> None:
-        """From now on the first caller starts the process, which finds the cluster at `bootstrap` and may ask this
-        broker for `pages`."""
+        """From now on the first connection starts the process. It finds the cluster at `bootstrap` and may ask this
+        broker for `pages`.
+        """
         self._bootstrap = bootstrap
         self._pages = pages
         self._wait_for_a_knock()
 
     @property
     def addresses(self) -> dict[str, str]:
-        """host:port by the door's name, of those that are open."""
+        """host:port of the open listeners, by name."""
         found = {}
         for name, sockets in self._sockets.items():
             endpoint = self._endpoints[name]
@@ -179,7 +179,7 @@ class Doors:
             self._loop.call_exception_handler({"message": "metrics failed", "exception": error, "task": task})
 
     def _ended(self) -> None:
-        """The lifeline is readable: nothing is ever written to our end, so it is closed."""
+        """The lifeline is readable. The other side never writes to it, so it has closed it."""
         assert self._process is not None
         self._drop_lifeline()
         self._reap(self._process)
@@ -188,7 +188,7 @@ class Doors:
         if self._closing:
             return
         code = process.poll()
-        if code is None:  # its descriptors are closed a moment before it can be waited for
+        if code is None:  # its descriptors close a moment before it can be reaped
             self._timer = self._loop.call_later(REAP_PAUSE_S, self._reap, process)
             return
         self._process = None
@@ -204,7 +204,7 @@ class Doors:
             self._lifeline.close()
             self._lifeline = None
 
-    # -- down ---------------------------------------------------------------------------
+    # # -- stop ---------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Open requests get a moment to end; the ports are free afterwards."""

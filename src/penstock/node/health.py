@@ -1,8 +1,8 @@
-"""Whether a broker can do its work in the cluster now, in one sentence: what `/health` says.
+"""Whether a broker can do its work in the cluster now, in one sentence: the content of `/health`.
 
-no leader of the metadata quorum     nothing can be created, and no partition gets another leader
-no answer of the controller          it may have given this broker up, and others may lead what it led
-fenced                               the controller has given it up, or has not let it in yet
+no leader of the metadata quorum     no topic can be created, and no partition can get a new leader
+no answer of the controller          it may have fenced this broker, and other brokers may lead its partitions
+fenced                               the controller has fenced this broker, or has not unfenced it yet
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class BrokerHealth(NamedTuple):
     """Empty: none."""
     cluster_id: str
     brokers: int
-    """Live ones, as far as this broker knows."""
+    """The live ones, as far as this broker knows."""
     controller: int
-    """-1: none is known."""
+    """-1: unknown."""
 
 
 def health_of(node: Node) -> BrokerHealth:
@@ -58,7 +58,7 @@ def _problem(node: Node) -> str:
 
 
 def _no_leader(node: Node) -> str:
-    """Also while an election is under way, which takes a second or two."""
+    """Also during an election, which takes a second or two."""
     quorum, links = node.membership.quorum, node.membership.links
     voters = quorum.voters
     away = [str(voter) for voter in voters if voter != quorum.node_id and not links.is_up(voter)]

@@ -1,6 +1,6 @@
-"""Nodes of one cluster on this machine, each a process of its own: their settings, files, ports and processes.
+"""Nodes of one cluster on this machine, each in its own process: their settings, files, ports and processes.
 
-For `penstock start --nodes` and `penstock.testing.Cluster`. Must not know: what a node says, and when it is ready.
+For `penstock start --nodes` and `penstock.testing.Cluster`. Must not know: what a node logs, when it is ready.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_NODES = 9
 
 
 def replication(count: int) -> dict[str, str]:
-    """What topics get where nobody says otherwise: any one of three nodes may fail."""
+    """The default replication of topics: any one of three nodes may fail."""
     factor = str(min(3, count))
     return {
         "default.replication.factor": factor,
@@ -45,7 +45,7 @@ def replication(count: int) -> dict[str, str]:
 
 
 def refuse_own_settings(names: Iterable[str], sentence: str) -> None:
-    """ConfigError for a setting that each node gets from here; `sentence` has its name as {name}."""
+    """Raises ConfigError for a setting that this module sets for each node; `sentence` contains {name}."""
     for name in names:
         if name in OF_A_NODE or name in OF_THE_CLUSTER:
             raise ConfigError(sentence.format(name=name))
@@ -56,7 +56,7 @@ def bracketed(host: str) -> str:
 
 
 def free_ports(hosts: Sequence[str]) -> list[int]:
-    """One for each, all different, of the system's choice. Raises OSError."""
+    """One free port for each host, all different. Raises OSError."""
     with ExitStack() as held:
         sockets = [held.enter_context(_listen(host)) for host in hosts]
         return [int(sock.getsockname()[1]) for sock in sockets]
@@ -69,8 +69,9 @@ def _listen(host: str) -> socket.socket:
 def write_files(
     base: Path, host: str, ports: Sequence[int], between: Sequence[int], given: Sequence[Mapping[str, str]]
 ) -> list[Path]:
-    """One properties file a node, numbered from 1 on, with `given` beside what makes it a node, and the secret that all
-    share, made once. Clients come to `ports`, other nodes to `between`. Raises OSError, ConfigError."""
+    """Write one properties file for each node, numbered from 1, with its own settings and `given`. The shared secret is
+    created once. Clients use `ports`, other nodes `between`. Raises OSError, ConfigError.
+    """
     shown = bracketed(host)
     voters = ",".join(f"{number}@{shown}:{port}" for number, port in enumerate(between, 1))
     base.mkdir(parents=True, exist_ok=True)
@@ -97,14 +98,14 @@ def write_files(
 
 
 def _line(name: str, value: str) -> str:
-    """For people to read, so nothing is escaped that need not be."""
+    """People read these files, so only necessary characters are escaped."""
     if value.isprintable() and value == value.strip() and "\\" not in value:
         return f"{name}={value}\n"
     return format_properties({name: value})
 
 
 def launch(file: Path, log_level: str, out: int | IO[bytes], err: int | IO[bytes]) -> subprocess.Popen[bytes]:
-    """A node's process. On Linux it is told to stop when the thread that called this is no more."""
+    """Start a node's process. On Linux it gets SIGTERM when the thread that called this ends."""
     command = [sys.executable, "-m", "penstock.cli", "start", str(file), "--log-level", log_level]
     if sys.platform == "linux":
         with_parent = Path(__file__).with_name("with_parent.py")
@@ -114,5 +115,5 @@ def launch(file: Path, log_level: str, out: int | IO[bytes], err: int | IO[bytes
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=err,
-        start_new_session=True,  # Ctrl-C is the caller's to pass on
+        start_new_session=True,  # the caller passes Ctrl-C on
     )

@@ -1,17 +1,15 @@
-"""This node in its cluster: metadata log and image, the quorum that agrees on it, the controller, the registration.
+"""This node in its cluster: metadata log and image, the metadata quorum, the controller, the registration.
 
-A node alone is a cluster of one: its quorum leads at once, and `open` leaves the image as the last run left it. A node
-among others first speaks of nothing but metadata until it is registered (`join`), and takes leave before it stops
-(`leave`). Must not know: partitions' data, clients.
+A single node is a cluster of one: its quorum leads at once, and `open` leaves the image as the last run left it. A node
+of a larger cluster first exchanges only metadata until it is registered (`join`), and moves its leaders away before it
+stops (`leave`). Must not know: partitions' data, clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
 
 from penstock.api.dispatch import Dispatcher
 from penstock.api.forwarding import Forwarding
@@ -34,10 +32,9 @@ from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
-from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
-from penstock.config.listeners import Endpoint
 from penstock.core.metadata.features import SUPPORTED
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
@@ -46,31 +43,23 @@ from penstock.model.errors import ConfigError
 from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.node.neighbours import Neighbours
+from penstock.node.own_addresses import Address, OwnAddresses
 from penstock.node.world import Directory, World
-from penstock.ports.workers import Workers
 from penstock.runtime.data_directory import random_id
 from penstock.storage.checkpoints import read_clean_epoch
-from penstock.storage.group_commit import GroupCommit
 
 log = logging.getLogger(__name__)
 
-Address: TypeAlias = tuple[str, int]
-EVERY_INTERFACE = ("", "0.0.0.0", "::")
 INCARNATION_BYTES = 16
 SUSPECTED_S = 1.0
-OPENING_AT_MOST_S = 2.0  # a controller may take to serve, before another node is asked to be it
+OPENING_AT_MOST_S = 2.0  # how long a controller may take to serve before it hands over
 SHORTEST_ELECTION_TIMEOUT_MS = 50
 NEVER_VOTED_KEY = "penstock.voter.never.voted"
 
 
-class QuorumLane(NamedTuple):
-    """How the metadata quorum writes, beside everything else that the node writes."""
-
-    commit: GroupCommit
-    workers: Workers
-
-
 class Membership:
+    """Also receives the events of the quorum (`QuorumEvents`) and of the links (`PeerEvents`), from `open` on."""
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -79,136 +68,162 @@ class Membership:
         directory: Directory,
         lane: QuorumLane,
         listeners: Sequence[Listener],
+        when_failed: Callable[[Exception], None],
     ) -> None:
-        """Opens the metadata log; blocks. Raises StorageError."""
+        """Opens the metadata log; blocks. Raises StorageError. `when_failed`: called when this node of a cluster
+        receives no more metadata: it would continue on outdated metadata.
+        """
         self._loop = loop
+        self._world = world
         self._clock = world.clock
         self._config = config
         self._directory = directory
         self._lane = lane
         self._listeners = listeners
+        self._when_failed = when_failed
+        self._own = OwnAddresses(config, listeners)
+        self._incarnation_id = b""
         self._is_serving = False
         self._closing_since_s: float | None = None
         self._opened_s = 0.0
         self._passing_on: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._open_log()
+        self._build_quorum()
+        self._build_controller()
+        self._build_access()
+        self._build_door_for_nodes()
+        self._build_lifecycle()
+
+    # # -- parts, in the order of their dependencies -------------------------------------------
+
+    def _open_log(self) -> None:
         self.image = MetadataImage()
-        self.machine = MetadataMachine(self.image)
-        self.machine.on_cluster_id = self._adopt
-        self.machine.on_brokers = self._brokers_changed
-        self._store = RaftStore(world.disk, directory.path, world.clock)
-        self._store.attach(loop, lane.commit, lane.workers)
+        self.running = RunningConfig(self._config, self.image)
+        self.machine = MetadataMachine(
+            self.image,
+            on_cluster_id=self._adopt,
+            on_brokers=self._brokers_changed,
+            on_settings=self.running.refresh,
+        )
+        self._store = RaftStore(self._world.disk, self._directory.path, self._clock)
         self._heed_operator()
-        voters = {voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters}
-        self._configured = voters
-        if not config.is_clustered:
-            self._configured = voters = {config.node_id: self._own_address()}
-        self.identity = PeerIdentity(config.node_id, directory.secrets, world.entropy, directory.directory_id)
-        self.links = PeerLinks(loop, self.identity, directory.cluster_id, voters, world.clock)
-        self.links.own_address = ":".join(map(str, self._own_address()))
+
+    def _build_quorum(self) -> None:
+        config, directory, voters = self._config, self._directory, self._own.voters
+        self.identity = PeerIdentity(config.node_id, directory.secrets, self._world.entropy, directory.directory_id)
+        self.links = PeerLinks(
+            self._loop,
+            self.identity,
+            directory.cluster_id,
+            voters,
+            self._clock,
+            self,
+            ":".join(map(str, self._own.for_nodes)),
+        )
         self.quorum = Quorum(
-            loop,
+            self._loop,
             config.node_id,
             voters,
             _raft_settings(config),
             self._store,
+            self._lane,
             self.links,
             self.machine,
-            world.entropy,
-            world.clock,
+            self,
+            self._world.entropy,
+            self._clock,
             snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+            how_to_vote=f"{NEVER_VOTED_KEY}={directory.directory_id}",
         )
-        self.quorum.how_to_vote = f"{NEVER_VOTED_KEY}={directory.directory_id}"
         self.addresses = PeerAddresses(self.image, voters)
         self.neighbours = Neighbours(config.node_id, self.addresses, self.links, self.quorum)
-        self.running = RunningConfig(config, self.image)
-        self.watch = BrokerWatch(loop, config.node_id, self.image, self.running, world.clock, self.links.lost_since)
-        first_addresses = {
-            node: where if where[0] not in EVERY_INTERFACE else self._own_address()
-            for node, where in voters.items()
-            if where[0] not in EVERY_INTERFACE or node == config.node_id
-        }
-        new_cluster = NewCluster(directory.cluster_id or random_id(world.entropy), first_addresses)
-        incarnation_id = world.entropy.random_bytes(INCARNATION_BYTES)
+
+    def _build_controller(self) -> None:
+        entropy = self._world.entropy
+        self.watch = BrokerWatch(
+            self._loop, self._config.node_id, self.image, self.running, self._clock, self.links.lost_since
+        )
+        new_cluster = NewCluster(self._directory.cluster_id or random_id(entropy), self._own.of_first_voters)
+        self._incarnation_id = entropy.random_bytes(INCARNATION_BYTES)
         self.controller = Controller(
-            loop,
-            config.node_id,
+            self._loop,
+            self._config.node_id,
             self.quorum,
             self.image,
             self.running,
-            world.entropy,
+            entropy,
             self.watch,
             self.links.why_not_at,
             new_cluster,
-            incarnation_id,
+            self._incarnation_id,
         )
-        self.machine.on_settings = self.running.refresh
+
+    def _build_access(self) -> None:
+        """Access to the controller, here or over a link."""
+        address_of = self.addresses.for_requests
         self.access = ControllerAccess(
-            self.identity, self.quorum, self.controller, self.addresses.for_requests, _addresses(config)
+            self.identity, self.quorum, self.controller, address_of, _addresses(self._config)
         )
         self.forwarding = Forwarding(
-            self.identity, self.controller, self.quorum, self.addresses.for_requests, self.neighbours.voter_addresses
+            self.identity, self.controller, self.quorum, address_of, self.neighbours.voter_addresses
         )
+
+    def _build_door_for_nodes(self) -> None:
+        self.handlers: list[Handler] = [
+            BrokerRegistrationHandler(self.controller.registry),
+            BrokerHeartbeatHandler(self.controller.registry),
+            AlterPartitionHandler(self.controller.partitions),
+            AllocateProducerIdsHandler(self.controller.topics),
+            UpdateRaftVoterHandler(self.controller.voters),
+        ]
+        """APIs between nodes: none of them is advertised to clients."""
         self.raft_handler = RaftHandler(
-            config.node_id,
-            lambda: directory.cluster_id,
+            self._config.node_id,
+            lambda: self._directory.cluster_id,
             self.quorum.receive,
-            self.neighbours.greeted_by,
-            directory.directory_id,
-            self.neighbours.directory_of_sender,
+            self.neighbours,
+            self._directory.directory_id,
         )
-        self.raft_handler.left_by = self.neighbours.left_by
         self._introductions = IntroductionHandler(
-            self.identity, [endpoint.name for endpoint in config.peer_listeners], world.clock.monotonic
+            self.identity, [endpoint.name for endpoint in self._config.peer_listeners], self._clock.monotonic
+        )
+
+    def _build_lifecycle(self) -> None:
+        registration = Registration(
+            self._config.node_id,
+            self._directory.cluster_id,
+            self._incarnation_id,
+            self._own.endpoints,
+            self._config.broker_rack,
+            read_clean_epoch(self._world.disk, self._directory.path),
+            features=SUPPORTED,
+            directory_id=self._directory.directory_id,
         )
         self.lifecycle = BrokerLifecycle(
-            loop,
-            config,
-            self.access,
-            self.quorum,
-            self.image,
-            world.clock,
-            Registration(
-                config.node_id,
-                directory.cluster_id,
-                incarnation_id,
-                self._endpoints(),
-                config.broker_rack,
-                read_clean_epoch(world.disk, directory.path),
-                features=SUPPORTED,
-                directory_id=directory.directory_id,
-            ),
+            self._loop, self._config, self.access, self.quorum, self.image, self._clock, registration
         )
 
-    # -- up -----------------------------------------------------------------------------
+    # # -- start --------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Take part in the quorum. The only voter has applied everything then."""
-        self.quorum.events.on_active = lambda term: self._activated()
-        self.quorum.events.on_inactive = self.controller.deactivated
-        self.quorum.events.on_leader = lambda leader, term: self._leader_changed()
-        self.quorum.events.on_members = self.neighbours.learn
+        """Join the quorum. A sole voter has applied everything when this returns."""
         self._opened_s = self._loop.time()
         self._loop.call_later(OPENING_AT_MOST_S + 0.1, self._pass_on)
         self.quorum.start()
         self.addresses.look_ahead(self.quorum)
         self.neighbours.learn()
-        self.links.on_lost = _both(self.links.on_lost, self.watch.peer_lost)
         if self.image.cluster_id and self._directory.cluster_id not in ("", self.image.cluster_id):
             raise ConfigError(
                 f"{self._directory.path}: meta.properties says cluster {self._directory.cluster_id}, "
                 f"the metadata log says {self.image.cluster_id}; restore the right files"
             )
 
-    def _activated(self) -> None:
-        self.controller.activated()
-        self._pass_on()
-
     def _pass_on(self) -> None:
-        """The controller should be a node that serves: while this one opens its logs, it can answer no admin client.
+        """The controller should be a node that serves: while this one opens its logs, it cannot answer admin clients.
 
-        Once: after a restart of all, the metadata calls brokers live that open their logs as well, and whoever is to
-        find that out must stay the controller.
+        Once only: after a restart of all nodes, the metadata lists brokers as live that are still opening their logs,
+        and the controller that is to find that out must stay.
         """
         if self._is_serving or not self._config.is_clustered or not self.quorum.is_active:
             return
@@ -220,27 +235,24 @@ class Membership:
             self._passing_on = self._loop.create_task(self.quorum.hand_over(serving))
 
     async def join(self, for_clients: Sequence[type[Handler]]) -> None:
-        """Returns when this broker is registered and the image here knows it. `for_clients`: to be served then."""
+        """Return when this broker is registered and the image here contains it. `for_clients`: the APIs served then."""
         if self._config.is_clustered:
             self._serve_peers(for_clients)
-            others = [f"{node}@{host}:{port}" for node, (host, port) in self._configured.items()]
+            others = [f"{node}@{host}:{port}" for node, (host, port) in self._own.voters.items()]
             others += [f"{host}:{port}" for host, port in self._config.bootstrap_addresses]
             log.info("looking for the cluster of %s", ", ".join(others))
         await self.lifecycle.register()
         if self._config.is_clustered:
             for sentence in self.running.overruled():
                 log.warning("%s", sentence)
-            bound = self._own_address()
-            written = self._configured.get(self._config.node_id, bound)
-            own = [bound] if written[0] in EVERY_INTERFACE else [written, bound]
-            telling = self.neighbours.tell(self.access.update_voter, self._directory.directory_id, own)
+            telling = self.neighbours.tell(self.access.update_voter, self._directory.directory_id, self._own.of_voter)
             self._telling = self._loop.create_task(telling)
 
     def _serve_peers(self, for_clients: Sequence[type[Handler]]) -> None:
-        """Before there is anything to tell clients: they learn that this is a broker, are turned away by closed
-        connections when they ask for more, and come again."""
-        api_versions = ApiVersionsHandler(self.image, lambda: self.quorum.applied_index)
-        api_versions.advertise(for_clients)
+        """Before this node can serve clients: they learn that it is a broker, other requests close the connection, and
+        they try again.
+        """
+        api_versions = ApiVersionsHandler(self.image, lambda: self.quorum.applied_index, for_clients)
         nodes = Dispatcher(
             [api_versions, *self.handlers],
             RequestTimes(self._clock),
@@ -259,7 +271,7 @@ class Membership:
             listener.start(dispatch)
 
     def _heed_operator(self) -> None:
-        """By directory: the word for one disk must not count for the one that replaces it."""
+        """By directory id: a setting for one disk must not apply to its replacement."""
         said, own = self._config.penstock_voter_never_voted, self._directory.directory_id
         if not said or not self._store.is_new:
             return
@@ -272,11 +284,11 @@ class Membership:
             log.warning("%s=%s is of another data directory, this one is %s: ignored", NEVER_VOTED_KEY, said, own)
 
     def writing_since_s(self) -> float | None:
-        """When the write of a term, vote or snapshot began that is under way."""
+        """When the current write of a term, vote or snapshot began."""
         return self._store.waiting_since_s() if self._closing_since_s is None else self._closing_since_s
 
     def serve(self, dispatcher: Dispatcher) -> None:
-        """Clients, too, from now on."""
+        """Serve clients, too, from now on."""
         self._is_serving = True
         for listener in self._listeners:
             if self._config.is_clustered:
@@ -285,24 +297,14 @@ class Membership:
                 listener.start(dispatcher)
 
     @property
-    def handlers(self) -> list[Handler]:
-        """What nodes ask each other."""
-        return [
-            BrokerRegistrationHandler(self.controller.registry),
-            BrokerHeartbeatHandler(self.controller.registry),
-            AlterPartitionHandler(self.controller.partitions),
-            AllocateProducerIdsHandler(self.controller.topics),
-            UpdateRaftVoterHandler(self.controller.voters),
-        ]
-
-    @property
     def private_handlers(self) -> list[PrivateHandler]:
-        """A node that is alone has no peers, so nobody may become one."""
+        """A single node has no peers, so no node may introduce itself as one."""
         return [self.raft_handler, self._introductions] if self._config.is_clustered else [self.raft_handler]
 
     def suspects(self) -> list[int]:
         """Brokers that count as live although their connection here broke a moment ago: the controller is about to
-        decide. Empty but for that moment."""
+        decide. Otherwise empty.
+        """
         if not self._config.is_clustered:
             return []
         now_s, lost_since = self._clock.monotonic(), self.links.lost_since
@@ -315,65 +317,58 @@ class Membership:
         ]
 
     def is_cut_off(self) -> bool:
-        """Nobody of the quorum answers, and not because nobody is there: what this node knows may be out of date."""
+        """The quorum is silent, and some peer does not answer at all: this node's metadata may be outdated."""
         return self._config.is_clustered and not self.lifecycle.may_lead() and self.links.has_silent_peer
 
-    # -- addresses ----------------------------------------------------------------------
+    # # -- events -------------------------------------------------------------------------
 
-    def _own_address(self) -> Address:
-        endpoint = self._config.peer_listeners[0]
-        advertised = self._config.advertised_listeners.get(endpoint.name)
-        if advertised is not None:
-            return advertised.host, advertised.port
-        host = endpoint.host if endpoint.host not in EVERY_INTERFACE else self._host_name()
-        return host, self._port_of(endpoint)
+    def activated(self, term: int) -> None:
+        self.controller.activated()
+        self._pass_on()
 
-    def _port_of(self, endpoint: Endpoint) -> int:
-        names = [other.name for other in (*self._config.listeners, *self._config.controller_listeners)]
-        return self._listeners[names.index(endpoint.name)].port
+    def deactivated(self) -> None:
+        self.controller.deactivated()
 
-    def _endpoints(self) -> dict[str, Address]:
-        """What others are told: as advertised, else as bound, and a host that means every interface by a name."""
-        endpoints: dict[str, Address] = {}
-        for endpoint in self._config.listeners:
-            advertised = self._config.advertised_listeners.get(endpoint.name)
-            if advertised is not None:
-                endpoints[endpoint.name] = advertised.host, advertised.port
-            else:
-                host = endpoint.host if endpoint.host not in EVERY_INTERFACE else self._host_name()
-                endpoints[endpoint.name] = host, self._port_of(endpoint)
-        first = self._config.inter_broker_listener_name
-        if first and first.upper() in endpoints:
-            return {first.upper(): endpoints.pop(first.upper()), **endpoints}
-        return endpoints
+    def leader_changed(self, leader: int | None, term: int) -> None:
+        self.neighbours.learn()
+        self.lifecycle.controller_changed()
 
-    def _host_name(self) -> str:
-        """Whoever wrote the list of voters knows how the others reach this node."""
-        own = self._configured.get(self._config.node_id)
-        return own[0] if own is not None and own[0] not in EVERY_INTERFACE else socket.gethostname()
+    def members_changed(self) -> None:
+        self.neighbours.learn()
+
+    def quorum_failed(self, error: Exception) -> None:
+        if self._config.is_clustered:  # a single node cannot fall behind
+            self.lifecycle.quorum_failed()
+            self._when_failed(error)
+
+    def peer_lost(self, peer: int) -> None:
+        self.quorum.peer_lost(peer)
+        self.watch.peer_lost(peer)
+
+    def peer_back(self, peer: int) -> None:
+        self.quorum.peer_back(peer)
+
+    def directory_of(self, peer: int) -> str:
+        return self.neighbours.directory_of_voter(peer)
 
     def _brokers_changed(self) -> None:
         self.neighbours.learn()
         self.lifecycle.brokers_changed()
         self._pass_on()
 
-    def _leader_changed(self) -> None:
-        self.neighbours.learn()
-        self.lifecycle.controller_changed()
-
     def _adopt(self, cluster_id: str) -> None:
         if not self._directory.cluster_id:
             self._directory.adopt(cluster_id)
             self.links.cluster_id = cluster_id
 
-    # -- down ---------------------------------------------------------------------------
+    # # -- stop ---------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Have leaders moved to others first, if there are any."""
+        """Have leaders moved to other brokers first, if there are any."""
         if any(broker != self._config.node_id for broker in self.image.live_brokers()):
             log.info("moving leaders to other brokers")
             await self.lifecycle.leave()
-            await self.quorum.hand_over()  # before listeners are closed, and this node is deaf to the others
+            await self.quorum.hand_over()  # before listeners close and messages stop arriving
 
     async def close(self) -> None:
         for task in (self._passing_on, self._telling):
@@ -386,21 +381,13 @@ class Membership:
         await self.quorum.stop()
         self._closing_since_s = self._loop.time()
         try:
-            await self._lane.workers.run(self._store.close)  # syncs: the loop must see whether the disk hangs
+            await self._lane.workers.run(self._store.close)  # it syncs: the loop must see whether the disk hangs
         finally:
             self._closing_since_s = None
 
 
-def _both(first: Callable[[int], None], second: Callable[[int], None]) -> Callable[[int], None]:
-    def call(peer: int) -> None:
-        first(peer)
-        second(peer)
-
-    return call
-
-
 def _raft_settings(config: BrokerConfig) -> Settings:
-    """Whatever the election timeout is, heartbeats come more often and campaigns are tried again sooner."""
+    """Heartbeats and campaign retries are always shorter than the election timeout."""
     usual = Settings()
     timeout_ms = max(config.controller_quorum_election_timeout_ms, SHORTEST_ELECTION_TIMEOUT_MS)
     return Settings(
@@ -412,6 +399,6 @@ def _raft_settings(config: BrokerConfig) -> Settings:
 
 
 def _addresses(config: BrokerConfig) -> list[Address]:
-    """Where the cluster may be found by a node that is not part of it yet."""
+    """Addresses at which a node outside the cluster may find it."""
     others = [voter for voter in config.controller_quorum_voters if voter.node_id != config.node_id]
     return [(voter.host, voter.port) for voter in others] + config.bootstrap_addresses

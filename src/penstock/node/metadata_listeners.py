@@ -1,24 +1,24 @@
-"""Everybody in this process who acts when the metadata changes, as the one listener the state machine knows."""
+"""Passes metadata changes on to all listeners in this process; the state machine knows only this one."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from penstock.coordination.groups import GroupCoordinator
 from penstock.core.metadata.image import PartitionState, TopicState
+from penstock.node.coordinators import Coordinators
 from penstock.replica.hosting import HostedPartitions
 
 
 class MetadataListeners:
-    """Partitions first: coordinators live on them."""
+    """Partitions first: coordinators depend on them."""
 
-    def __init__(self, partitions: HostedPartitions, groups: GroupCoordinator) -> None:
+    def __init__(self, partitions: HostedPartitions, coordinators: Coordinators) -> None:
         self._partitions = partitions
-        self._groups = groups
+        self._coordinators = coordinators
 
     def topic_created(self, topic: TopicState) -> None:
         self._partitions.topic_created(topic)
-        self._groups.topic_created(topic)
+        self._coordinators.topic_created(topic)
 
     def partitions_added(self, topic: TopicState) -> None:
         self._partitions.partitions_added(topic)
@@ -28,7 +28,7 @@ class MetadataListeners:
 
     def topic_deleted(self, name: str, topic_id: bytes) -> Awaitable[None]:
         removal = self._partitions.topic_deleted(name, topic_id)
-        self._groups.topic_deleted(name)
+        self._coordinators.topic_deleted(name)
         return removal
 
     def config_changed(self, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Which metrics a node has. Imported for the first who asks: a start does not pay for it."""
+"""The metrics of a node. Imported on the first request, so that the start does not pay for it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from penstock.observability.cluster_metrics import GroupMetrics, PartitionMetric
 from penstock.observability.metrics import Metrics
 from penstock.observability.quorum_metrics import ControllerMetrics, PartitionCensus, QuorumMetrics
 from penstock.observability.replication_metrics import ReplicationMetrics
+from penstock.observability.transaction_metrics import TransactionMetrics
 from penstock.runtime.process_metrics import ProcessMetrics
 from penstock.runtime.turn_metrics import TurnMetrics
 
@@ -35,6 +36,7 @@ def metrics_of(node: Node) -> Metrics:
             PartitionMetrics(node.partitions, leaderless),
             ReplicationMetrics(node.partitions, node.fetchers, apis.fetch, node.revivals),
             GroupMetrics(node.groups, node.partitions, node.clock, node.workers),
+            TransactionMetrics(node.coordinators.transactions, node.partitions, membership.running, node.clock),
             ServerMetrics(
                 node.listeners,
                 node.commit,

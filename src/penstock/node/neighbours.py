@@ -1,7 +1,7 @@
-"""The other nodes as this one keeps connections to them: where, to which disk, and who is left alone.
+"""This node's connections to the other nodes: their addresses, the expected disks, and which nodes to drop.
 
-Every change of the metadata, of the members and of the leader may change where they are looked for (`learn`). A voter
-that the log has elsewhere than where it listens says so to the controller (`tell`). Must not know: what Raft says.
+Every change of the metadata, the members or the leader may change the addresses (`learn`). A voter whose address in the
+log differs from its listener reports it to the controller (`tell`). Must not know: the content of Raft messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Address: TypeAlias = tuple[str, int]
 TELL_PAUSE_S = 1.0
 LONGEST_TELL_PAUSE_S = 60.0
 SETTLED_S = 5.0
-"""After a start: other voters may have moved as well, and are about to say so."""
+"""After a start: other voters may have moved as well and are about to report that."""
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,8 @@ class Neighbours:
         self._addresses = addresses
         self._links = links
         self._quorum = quorum
-        links.directory_of = self._directory_of_voter
 
-    # -- where --------------------------------------------------------------------------
+    # # -- addresses ----------------------------------------------------------------------
 
     def voter_addresses(self) -> dict[int, Address]:
         found = {voter: self._addresses.of_voter(voter) for voter in self._quorum.voters}
@@ -44,17 +43,17 @@ class Neighbours:
         self._learn_of(node)
 
     def left_by(self, node: int) -> None:
-        """None of its connections is left. If it lives it introduces itself again."""
+        """Its last connection closed. If it is alive, it introduces itself again."""
         self._addresses.forget(node)
 
     def learn(self) -> None:
-        """Also of those that were forgotten, as they had left: they may be back."""
+        """Includes nodes that were dropped when they left: they may be back."""
         members, leader = self._quorum.members, self._quorum.leader_id
         is_led = leader is not None and self._node_id in members
         for node in dict.fromkeys((*self._addresses.known, *members, *self._links.peers)):
             is_gone = node not in members and node != leader and self._addresses.registered(node) is None
             if is_led and is_gone:
-                self._links.forget(node)  # what it said of itself stays: it may be about to join, and says it only once
+                self._links.forget(node)  # its greeting is kept: it introduces itself only once
             else:
                 self._learn_of(node)
 
@@ -62,35 +61,37 @@ class Neighbours:
         quorum = self._quorum
         self._links.set_addresses(node, self._addresses.to_try(node, quorum.voters, quorum.leader_id))
 
-    # -- to which disk ------------------------------------------------------------------
+    # # -- disks --------------------------------------------------------------------------
 
-    def _directory_of_voter(self, node: int) -> str:
-        """Which disk a voter must have to be told anything: the one it has registered with, which stays while it votes.
+    def directory_of_voter(self, node: int) -> str:
+        """The disk a voter must have to get messages: the registered one, which stays the same while it votes.
 
-        Any other node may come back with another one. So may a voter that did not vote meanwhile, and this node has not
-        heard of it: then that one leads by now, and may be answered.
+        Any other node may return with a new disk. So may a voter that was a non-voter meanwhile without this node
+        knowing. Then it is the leader by now, and may be answered.
         """
         quorum, addresses = self._quorum, self._addresses
         if node not in quorum.voters or node == quorum.leader_id:
             return ""
         if max(quorum.applied_index, addresses.ahead_to) < quorum.configuration_index:
-            addresses.look_ahead(quorum)  # what is applied is older than the voters: one may have another disk since
-            if addresses.ahead_to < quorum.configuration_index:  # as long as a snapshot is being taken over
+            addresses.look_ahead(quorum)  # the applied part is older than the voters: a disk may have changed since
+            if addresses.ahead_to < quorum.configuration_index:  # while a snapshot is being installed
                 return ""
         return addresses.directory_of(node)
 
     def directory_of_sender(self, node: int) -> str:
-        """As long as nobody leads, whoever does may be heard first: he is answered as above, and nobody else is."""
-        return "" if self._quorum.leader_id is None else self._directory_of_voter(node)
+        """Without a known leader any node may be the leader and must be heard; answers follow the rule above."""
+        return "" if self._quorum.leader_id is None else self.directory_of_voter(node)
 
-    # -- this one -----------------------------------------------------------------------
+    # # -- this node ----------------------------------------------------------------------
 
     async def tell(
         self, update: Callable[[str, Sequence[Address]], Awaitable[None]], directory_id: str, own: Sequence[Address]
     ) -> None:
-        """A voter says where it is, if the log has it elsewhere or nowhere. `own`: what its file says, if anything, and
-        last where it listens. One that is not found there goes on saying it: whoever mends the network does not restart
-        it. Then, or after the first refusal, this node warns of what its file says of voters and the log otherwise."""
+        """Report this voter's address if the log has another or none. `own`: the address in its file, if any, then its
+        listener. If the controller does not find it there, it keeps reporting: the network may be fixed without a
+        restart. Afterwards, or after the first refusal, it warns of voters whose address in the file differs from the
+        log.
+        """
         node_id, said, pause_s = self._node_id, list(dict.fromkeys(own)), TELL_PAUSE_S
         is_refused = False
         while node_id in self._quorum.voters and self._addresses.said_of(node_id) != own[-1]:

@@ -1,7 +1,7 @@
-"""One broker process: an ordered list of steps up, the same list down.
+"""One broker process: an ordered list of steps at start, undone in reverse at stop.
 
-`start` and `stop` are the whole life of a node. Everything is built with plain
-constructors in the order in which it is needed; nothing looks anything up.
+`start` and `stop` are the whole lifecycle of a node. Everything is built with plain constructors in the order in which
+it is needed; there are no lookups.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ from typing import TYPE_CHECKING, cast
 from penstock.api.bounds import frame_limits
 from penstock.api.cluster_view import ClusterView
 from penstock.api.dispatch import PIPELINED
+from penstock.broker_link.peer_requests import PeerRequests
+from penstock.cluster.raft_store import QuorumLane
 from penstock.config.broker import BrokerConfig
-from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
+from penstock.coordination.shard_host import Surroundings
 from penstock.model.errors import StorageError
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.net.request_memory import RequestMemory
-from penstock.node.handlers import FOR_BROKERS, FOR_CLIENTS, Apis
+from penstock.node.coordinators import Coordinators
+from penstock.node.handlers import FOR_CLIENTS, Apis, Parts
 from penstock.node.health import health_page
-from penstock.node.membership import Membership, QuorumLane
+from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
+from penstock.node.partition_listeners import PartitionListeners
 from penstock.node.preload import preload
 from penstock.node.progress import Progress
 from penstock.node.timers import Timers
@@ -34,9 +38,9 @@ from penstock.observability.channel import HEALTH, METRICS
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.disk_watch import DiskWatch
 from penstock.replica.fetchers import ReplicaFetchers
+from penstock.replica.host import Standing
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.isr import IsrKeeper
-from penstock.replica.partition import Partition
 from penstock.replica.revival import Revivals
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.probe import probe
@@ -46,14 +50,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Hosts that mean more than one address: how a client here reaches them, and what to call them.
+# Hosts that mean more than one address: the address for a client on this machine, and the description.
 LOCAL = {"": "localhost", "0.0.0.0": "127.0.0.1", "::": "::1"}
 EVERY = {"": " (every interface)", "0.0.0.0": " (every IPv4 interface)", "::": " (every IPv6 interface)"}
 
 
 class Node:
-    def __init__(self, config: BrokerConfig, world: World | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, when_failed: Callable[[Exception], None], world: World | None = None
+    ) -> None:
+        """`when_failed`: called when this node serves and has to leave its cluster: it should be stopped. Before it
+        serves, `start` raises the error instead.
+        """
         self.config = config
+        self._when_failed = when_failed
+        self._has_started = False
         self._world = world = OsWorld() if world is None else world
         self.clock = world.clock
         self._entropy = world.entropy
@@ -63,17 +74,17 @@ class Node:
         self.doors = world.doors(config)
         self.is_stopping = False
         self.is_abandoned = False
-        """It was stopped while its disk hung: threads still wait for it, and logs may not be closed."""
+        """It was stopped while its disk hung: threads still wait for the disk, and logs may not be closed."""
         self._closing_since_s: float | None = None
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
-        self.when_failed: Callable[[Exception], None] = lambda error: None
-        """Told when this node can take no further part in its cluster: it should be stopped."""
 
-    # -- up -----------------------------------------------------------------------------
+    # # -- start --------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. Raises ConfigError or StorageError, with everything undone. Waits for a quorum if others are named."""
+        """Start serving. Raises ConfigError or StorageError, with everything undone. Waits for a quorum if there are
+        others.
+        """
         self._loop = asyncio.get_running_loop()
         try:
             self._open_directory()
@@ -84,21 +95,25 @@ class Node:
             await self.membership.join(FOR_CLIENTS)
             await self._open_partitions()
             self._check_quorum()
+            self._build_replication()
+            self._build_coordinators()
             self._build_apis()
+            self._follow_metadata()
             self._build_cleaner()
             self._warn_of_missing_brokers()
             self._start_timers()
             await self._serve()
             self._check_quorum()
+            self._has_started = True
             if self._watchdog is not None:
                 self._watchdog.started()
         except BaseException:
-            with suppress(StorageError, OSError):  # what kept it from starting is said; this was logged
+            with suppress(StorageError, OSError):  # the error that stopped the start is raised; this one was logged
                 await self._roll_back()
             raise
 
     def _check_quorum(self) -> None:
-        """One that failed while we started has told nobody, and a node deaf to the metadata must not serve."""
+        """A failure during the start calls no one, and a node without metadata must not serve."""
         failure = self.membership.quorum.failure
         if self.config.is_clustered and failure is not None:
             raise failure
@@ -111,13 +126,13 @@ class Node:
         self.directory.close()
 
     def _bind_listeners(self) -> None:
-        """Early, so that a taken port is said at once; clients wait in the backlog until we serve."""
+        """Early, so that a port in use is reported at once; clients wait in the backlog until we serve."""
         self.request_memory = RequestMemory(self.config.queued_max_request_bytes, self._loop.time)
         limits = ConnectionLimits(
             self.config.socket_request_max_bytes,
             self.config.penstock_requests_in_flight_per_connection,
             PIPELINED,
-            frame_limits((*FOR_CLIENTS, *FOR_BROKERS), self.config.socket_request_max_bytes),
+            frame_limits(FOR_CLIENTS, self.config.socket_request_max_bytes),
             self.request_memory,
             self._world.clock.monotonic,
         )
@@ -162,12 +177,12 @@ class Node:
         self._disk_lane.close()
 
     def _join_workers(self) -> None:
-        """Blocks: one may still wait for the disk."""
+        """Blocks: a worker may still wait for the disk."""
         self._workers.close()
         self._quorum_workers.close()
 
     async def _run_watched(self, work: Callable[[], None]) -> None:
-        """In a thread: the disk may hang in this too, and then the loop must be free to find out."""
+        """In a thread: the disk may hang here too, and the loop must be free to notice."""
         self._closing_since_s = self._loop.time()
         try:
             await self._disk_lane.run(work)
@@ -175,7 +190,7 @@ class Node:
             self._closing_since_s = None
 
     async def _flushed(self) -> None:
-        """Every flush that was asked for is done."""
+        """Wait until every requested flush is done."""
         for commit in (self.commit, self.quorum_commit):
             idle = asyncio.Event()
             commit.when_idle(idle.set)
@@ -189,11 +204,9 @@ class Node:
             self.directory,
             QuorumLane(self.quorum_commit, self._quorum_workers),
             self.listeners,
+            self._quorum_failed,
         )
         self._undo.append(self.membership.close)
-        if self.config.is_clustered:
-            # Deaf to the metadata it would go on as if nothing had changed. Alone there is nobody to fall behind.
-            self.membership.quorum.events.on_failed = self._quorum_failed
         self.membership.open()
         self.image = self.membership.image
         self.running = self.membership.running
@@ -201,7 +214,7 @@ class Node:
         self._watch_disk()
 
     def _watch_disk(self) -> None:
-        """One directory, one disk: what hangs on it hangs for all logs, also that of the metadata."""
+        """One directory, one disk: if it hangs, it hangs for all logs, including the metadata log."""
         path = self.directory.path
         self.disk_watch = DiskWatch(
             self._loop,
@@ -215,9 +228,9 @@ class Node:
             lambda age_s: max(self.commit.last_ended_s(age_s), self.quorum_commit.last_ended_s(age_s)),
             lambda: self.running.current.penstock_disk_hung_ms,
             lambda: self._disk_lane.run(partial(probe, self._disk, path)),
+            self.membership.quorum.disk_hung,
         )
-        self.disk_watch.on_change.append(self.membership.quorum.disk_hung)
-        # Until everything that needs the disk has ended, the threads included.
+        # Watch until everything that needs the disk has ended, threads included.
         self._undo.insert(self._undo.index(self._stop_threads), self._stop_watching_disk)
         self.disk_watch.start()
 
@@ -225,13 +238,14 @@ class Node:
         self.disk_watch.stop()
 
     def _quorum_failed(self, error: Exception) -> None:
-        self.membership.lifecycle.quorum_failed()
-        self.when_failed(error)
+        if self._has_started:
+            self._when_failed(error)
 
     async def _open_partitions(self) -> None:
-        """Of a copy of the image, elsewhere than on the loop: other nodes wait for this one's votes meanwhile."""
+        """With a copy of the image, off the loop: other nodes wait for this one's votes meanwhile."""
         machine = self.membership.machine
         image = machine.copy() if self.config.is_clustered else self.image
+        lifecycle = self.membership.lifecycle
         self.partitions = HostedPartitions(
             self._disk,
             self.directory.path,
@@ -241,11 +255,8 @@ class Node:
             self._workers,
             self.clock,
             self._entropy,
+            Standing(lambda: lifecycle.epoch, lifecycle.may_lead if self.config.is_clustered else None),
         )
-        lifecycle = self.membership.lifecycle
-        self.partitions.host.own_broker_epoch = lambda: lifecycle.epoch
-        if self.config.is_clustered:
-            self.partitions.host.lease = lifecycle.may_lead
         progress = Progress(self._loop.time, "opened")
         started = self._loop.time()
         open_all = partial(self.partitions.open_all, progress, self.config.penstock_flush_threads)
@@ -270,14 +281,14 @@ class Node:
         tell = Progress(self._loop.time, "closed")
 
         def progress(done: int, total: int) -> None:
-            self._closing_since_s = self._loop.time()  # a log that was closed shows a disk that answers
+            self._closing_since_s = self._loop.time()  # each closed log shows that the disk answers
             tell(done, total)
 
         epoch = self.membership.lifecycle.epoch
         threads = self.config.penstock_flush_threads
         await self._run_watched(lambda: self.partitions.close_all(progress, threads, epoch))
 
-    def _build_apis(self) -> None:
+    def _build_replication(self) -> None:
         membership = self.membership
         self.fetchers = ReplicaFetchers(
             self._loop,
@@ -290,19 +301,19 @@ class Node:
             self.clock,
         )
         self.revivals = Revivals(self._loop, self.partitions, self.fetchers)
-        self.revivals.on_revived = self._role_changed
         self._undo.append(self._stop_fetchers)
         self.isr = IsrKeeper(self.partitions, self.partitions.host, membership.access.alter_partitions, self._loop)
-        self.groups = GroupCoordinator(
-            self._loop,
-            self.running,
-            membership.access,
-            self.partitions,
-            self._workers,
-            self._record_workers,
-            self.clock,
-        )
-        self._undo.append(self._stop_groups)
+
+    def _build_coordinators(self) -> None:
+        membership = self.membership
+        around = Surroundings(self._loop, self.running, membership.access, self.partitions, self._workers, self.clock)
+        peers = partial(PeerRequests, self.config.node_id, membership.identity, membership.addresses.for_requests)
+        self.coordinators = Coordinators(around, membership.access, self._record_workers, peers)
+        self.groups = self.coordinators.groups
+        self._undo.append(self._stop_coordinators)
+
+    def _build_apis(self) -> None:
+        membership = self.membership
         advertised = {
             name: (endpoint.host, endpoint.port) for name, endpoint in self.config.advertised_listeners.items()
         }
@@ -317,59 +328,29 @@ class Node:
             membership.suspects,
             membership.is_cut_off,
         )
-        self.apis = Apis(
+        parts = Parts(
             self._loop,
             membership,
             cluster,
             self.partitions,
-            self.groups,
+            self.coordinators,
             self._workers,
             self._record_workers,
             self.clock,
             self._entropy,
         )
+        self.apis = Apis(parts)
         preload(self.apis.handlers)
-        self._follow_metadata()
 
     def _follow_metadata(self) -> None:
-        """From here on partitions, fetchers and coordinators hear of every change."""
-        self.partitions.on_role = self._role_changed
-        self.partitions.host.on_offline = self._cannot_be_used
-        self.partitions.host.on_append_failed = self.fetchers.withdrawals.cannot_append
-        self.disk_watch.waiting_since_s.append(self.partitions.held_since_s)
-        self.disk_watch.on_change.append(self._disk_hung)
-        self.partitions.host.is_disk_hung = self.disk_watch.is_hung
-        self.membership.lifecycle.on_lease_over = self._lease_over
+        """From here on partitions, fetchers and coordinators receive every change."""
+        self._listeners = PartitionListeners(self.partitions, self.fetchers, self.revivals, self.isr, self.coordinators)
+        is_hung = self.disk_watch.join(self.partitions.held_since_s, self._listeners.disk_hung)
         self.running.subscribe(self.partitions.broker_config_changed)
-        if self.partitions.broker is not self.running.current:  # it has changed while they were opened
-            self.partitions.broker_config_changed(self.running.current)
-        self.partitions.use_image(self.image)
-        for partition in self.partitions:
-            self._role_changed(partition)
-        self.groups.start()
-        listener = MetadataListeners(self.partitions, self.groups)
-        self.membership.machine.listen(listener, self._opened)
+        self.partitions.follow(self.image, self.running.current, self._listeners, is_disk_hung=is_hung)
+        self.coordinators.start()
+        self.membership.machine.listen(MetadataListeners(self.partitions, self.coordinators), self._opened)
         self.isr.start()
-
-    def _cannot_be_used(self, partition: Partition) -> None:
-        self.fetchers.withdrawals.look_at(partition)
-        self.revivals.look_at(partition)
-
-    def _disk_hung(self, is_hung: bool) -> None:
-        self.partitions.host.is_disk_hung = is_hung
-        if is_hung:
-            self.partitions.disk_hung()
-        for partition in self.partitions:
-            self.fetchers.withdrawals.look_at(partition)
-
-    def _lease_over(self) -> None:
-        for partition in self.partitions:
-            partition.lease_over()
-
-    def _role_changed(self, partition: Partition) -> None:
-        self.fetchers.role_changed(partition)
-        if partition.topic == OFFSETS_TOPIC:
-            self.groups.role_changed(partition)
 
     async def _stop_fetchers(self) -> None:
         self.revivals.stop()
@@ -377,11 +358,11 @@ class Node:
         await self.fetchers.stop()
         await self.partitions.settled()
 
-    async def _stop_groups(self) -> None:
-        self.groups.stop()
+    async def _stop_coordinators(self) -> None:
+        self.coordinators.stop()
 
     def _build_cleaner(self) -> None:
-        """Nothing runs before a log is due: the process that rewrites is started by the first one."""
+        """No process yet: the first log that is due starts the rewriting process."""
         self._rewriter = self._world.rewriter(
             self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second
         )
@@ -392,7 +373,7 @@ class Node:
         self._rewriter.close()
 
     def _warn_of_missing_brokers(self) -> None:
-        """Settings made for a cluster: each is valid, and each stops somebody's producer here."""
+        """Settings for a larger cluster: each is valid, but makes some producer fail here."""
         if self.config.is_clustered:
             return  # the others may just be late
         brokers = len(self.controller.brokers)
@@ -425,11 +406,11 @@ class Node:
             bootstrap = [(_reachable(self.config.listeners[0].host), self.listeners[0].port)]
             self.doors.open(bootstrap, {METRICS: self.metrics_page, HEALTH: self.health_page})
         if self.config.is_clustered:
-            self.membership.lifecycle.start()
+            self.membership.lifecycle.start(self._listeners.lease_over)
             await self.membership.lifecycle.unfenced()
 
     async def metrics_page(self) -> bytes:
-        """What /metrics shows."""
+        """The content of /metrics."""
         if self._metrics is None:
             from penstock.node.metrics import metrics_of
 
@@ -437,7 +418,7 @@ class Node:
         return await self._metrics.page()
 
     async def health_page(self) -> bytes:
-        """What /health shows."""
+        """The content of /health."""
         return health_page(self)
 
     @property
@@ -450,7 +431,7 @@ class Node:
 
     @property
     def addresses(self) -> list[str]:
-        """What a client on this machine may use, one a listener."""
+        """The addresses for clients on this machine, one for each listener."""
         return [
             f"{_bracketed(LOCAL.get(endpoint.host, endpoint.host))}:{listener.port}"
             for listener, endpoint in zip(self.listeners, self.config.listeners, strict=False)
@@ -458,21 +439,21 @@ class Node:
 
     @property
     def places(self) -> list[str]:
-        """Where it listens, for people, one a listener."""
+        """The listening addresses for people, one for each listener."""
         return [
             f"{_bracketed(endpoint.host) or '*'}:{listener.port}{EVERY.get(endpoint.host, '')}"
             for listener, endpoint in zip(self.listeners, self.config.listeners, strict=False)
         ]
 
-    # -- down ---------------------------------------------------------------------------
+    # # -- stop ---------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Drain connections, make everything stable, leave the clean-shutdown mark."""
+        """Drain connections, make everything stable, write the clean-shutdown marker."""
         if self.is_stopping:
             return
         self.is_stopping = True
         await self.membership.leave()
-        # Clients first: nothing new may arrive while logs are being closed.
+        # Clients first: no requests may arrive while logs are being closed.
         if self.doors is not None:
             self._undo.remove(self.doors.close)
             await self.doors.close()
@@ -483,12 +464,8 @@ class Node:
         await self._roll_back_unless_hung()
 
     async def _roll_back_unless_hung(self) -> None:
-        """A disk may hang for hours. The next start recovers as after a crash, and nothing is lost by that."""
-        hung = asyncio.Event()
-        self.disk_watch.on_change.append(lambda is_hung: hung.set() if is_hung else None)
-        if self.disk_watch.is_hung:
-            hung.set()
-        steps = [asyncio.ensure_future(self._roll_back()), asyncio.ensure_future(hung.wait())]
+        """A disk may hang for hours. The next start recovers as after a crash, and loses nothing."""
+        steps = [asyncio.ensure_future(self._roll_back()), asyncio.ensure_future(self.disk_watch.hangs())]
         await asyncio.wait(steps, return_when=asyncio.FIRST_COMPLETED)
         rolling, waiting = steps
         waiting.cancel()
@@ -499,7 +476,7 @@ class Node:
         log.critical("the disk under %s hangs: stopping without waiting for it", self.directory.path)
 
     async def _roll_back(self) -> None:
-        """Every step, also after one that failed: the next start may want what they hold. Raises the first error."""
+        """Run every step, also after a failed one: the next start may need the resources. Raises the first error."""
         failure: StorageError | OSError | None = None
         while self._undo:
             try:
@@ -511,8 +488,12 @@ class Node:
             raise failure
 
 
+def no_supervisor(error: Exception) -> None:
+    """`when_failed` if no supervisor restarts the node. The log has the reason of the failure."""
+
+
 def _reachable(host: str) -> str:
-    """An address of this machine for a host to listen on."""
+    """An address of this machine that reaches a listening host."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 

@@ -1,6 +1,6 @@
-"""What is imported only when it is needed, imported at the start: no request may depend on a file that can be opened.
+"""Imports lazily loaded modules at the start, so that no request depends on opening a file.
 
-A broker without file descriptors would fail such a request, and the loop would wait for the disk.
+Without free file descriptors such a request would fail, and the loop would wait for the disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.wire.apis import api
 
 LATE = (
     "cramjam",
-    "encodings.utf_16_be",  # a group finds its partition as in Java
+    "encodings.utf_16_be",  # the hash for a group's partition, as in Java
     "lz4.frame",
     "penstock.node.metrics",
     "re2",

@@ -1,4 +1,4 @@
-"""How far a long start or stop is, for whoever reads the log."""
+"""Logs the progress of a long start or stop."""
 
 from __future__ import annotations
 

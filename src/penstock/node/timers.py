@@ -1,7 +1,7 @@
-"""What a node does by the clock: checkpoints, retention, `flush.ms`, compaction, files that go for good.
+"""Periodic work of a node: checkpoints, retention, `flush.ms`, compaction, removal of deleted files.
 
-Each work has a timer of its own; what takes its time runs beside it, and is waited for at the end. A failure is logged:
-the next turn tries again.
+Each kind of work has its own timer. Slow work runs as a task, and `stop` waits for it. A failure is logged, and the
+next run tries again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Timers:
 
     def start(self, settings: BrokerConfig, expire: Callable[[], object]) -> None:
         self._every(EXPIRE_INTERVAL_S, "expire", expire)
-        # The scheduler interval's default is "never" in Kafka, because flush.ms is; a topic may still set it.
+        # Kafka's default for the scheduler interval is "never", like that of flush.ms; a topic may still set flush.ms.
         self._every(
             min(settings.log_flush_scheduler_interval_ms, 1000) / 1000,
             "flush",
@@ -101,5 +101,5 @@ class Timers:
             timer.cancel()
         self._cleaning.stop()
         while self._jobs:
-            # Not one by one: a job that is done, but not yet taken out, would be waited for without giving way.
+            # Not one by one: waiting for a job that is done, but not yet removed, would never yield.
             await asyncio.gather(*self._jobs)

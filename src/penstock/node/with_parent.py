@@ -1,7 +1,7 @@
-"""`python with_parent.py PARENT PROGRAM ...`: becomes the program, which is told to stop when its parent is no more.
+"""`python with_parent.py PARENT PROGRAM ...`: becomes the program, which gets SIGTERM when its parent ends.
 
-The kernel counts as parent the thread that started this process. Run as a file and without site: it must cost next to
-nothing. Asking between fork and exec would be shorter, but Python in a fork of a process with threads may hang.
+For the kernel the parent is the thread that started this process. Run as a file and without site, to start fast.
+Calling prctl between fork and exec would be shorter, but Python may hang after the fork of a process with threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent, program = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == parent:  # else it was gone before we asked
+    if os.getppid() == parent:  # else the parent ended before the call
         os.execv(program[0], program)
 
 

@@ -1,7 +1,7 @@
-"""The world a node lives in: everything of the machine that it touches, as one seam.
+"""Everything of the machine that a node uses, as one seam.
 
-Production gives it the operating system (`OsWorld`), a simulation its own (`sim.broker`). A node asks its world once
-for each part, in the order of its steps, and closes what it was given. Must not know: what a node does with the parts.
+In production this is the operating system (`OsWorld`), in a simulation `sim.broker`. A node asks its world once for
+each part, in the order of its steps, and closes each part it was given. Must not know: what a node does with the parts.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ WORKER_THREADS = 4
 
 
 class Directory(Protocol):
-    """The data directory as a whole: locked while the node lives, and whose it is."""
+    """The data directory as a whole: locked while the node runs, and owned by one node."""
 
     path: str
     cluster_id: str
-    """Empty until the node knows which cluster it belongs to."""
+    """Empty until the node knows its cluster."""
     directory_id: str
-    """Of this directory alone; empty in one that was formatted without."""
+    """Of this directory alone; empty in a directory formatted without one."""
     secrets: tuple[bytes, ...]
-    """Of the cluster: the first is shown to other nodes, all are accepted."""
+    """The cluster's secrets: the first is presented to other nodes, all are accepted."""
 
     def adopt(self, cluster_id: str) -> None:
-        """Belong to this cluster from now on, for good."""
+        """Belong to this cluster permanently from now on."""
         ...
 
     def close(self) -> None: ...
@@ -62,7 +62,7 @@ class Closable(Protocol):
 
 class Watchdog(Closable, Protocol):
     def started(self) -> None:
-        """The node is ready: stalls are told of from the next turn on."""
+        """The node is ready: stalls are reported from the next turn on."""
         ...
 
 
@@ -96,11 +96,13 @@ class World(Protocol):
     def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers: ...
 
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
-        """For the metadata quorum alone: votes and terms wait for no cold read, recompression or opening of logs."""
+        """For the metadata quorum alone: votes and terms do not wait for cold reads, recompression or opening
+        of logs.
+        """
         ...
 
     def disk_lane(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
-        """For probes of a disk that hung: how long one takes says something of the disk, and nothing of a queue."""
+        """For probes of a disk that hung: the time of a probe must depend on the disk, not on a queue."""
         ...
 
     def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers: ...
@@ -110,7 +112,7 @@ class World(Protocol):
     ) -> ClosableRewriter: ...
 
     def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> Watchdog | None:
-        """Says what holds the loop for longer than that. Called on the loop; None: nobody watches."""
+        """Reports code that blocks the loop for longer than that. Called on the loop; None: no watchdog."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""The real world: disk, clock, entropy, threads, event loop. Only `node` imports it."""
+"""The real environment: disk, clock, entropy, threads, event loop. Only `node` imports it."""

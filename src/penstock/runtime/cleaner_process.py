@@ -1,8 +1,8 @@
-"""The process that rewrites segments, as the broker sees it: started when there is work, ended when there is none.
+"""The broker's side of the process that rewrites segments: started when there is work, ended when there is none.
 
-One line of JSON there (`CleanPlan`), one line back for each outcome. The broker's end is a thread that waits for the
-next line, so the loop never does. The process reads its end of the pipe all the time and leaves when it is closed:
-it does not outlive the broker, however that ends. When it dies it is started again with the next plan.
+The broker sends one line of JSON (`CleanPlan`) and gets one line for each outcome. A thread of the broker waits for the
+next line, so the loop never does. The process watches its input pipe all the time and exits when the pipe closes, so it
+never outlives the broker. If it dies, the next plan starts it again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODULE = "penstock.runtime.cleaner_worker"
 
 class CleanerProcess:
     def __init__(self, loop: asyncio.AbstractEventLoop, max_bytes_per_second: Callable[[], float]) -> None:
-        """The limit is asked for whenever the process is started."""
+        """The limit is read whenever the process is started."""
         self._loop = loop
         self._max_bytes_per_second = max_bytes_per_second
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-cleaner")
@@ -45,7 +45,7 @@ class CleanerProcess:
                 yield outcome
         finally:
             if not is_done:
-                self._kill()  # it may be in the middle of something nobody wants
+                self._kill()  # it may still work on an abandoned plan
 
     async def rest(self) -> None:
         self._kill()
@@ -55,7 +55,7 @@ class CleanerProcess:
         self._kill()
 
     def close(self) -> None:
-        """After `stop`, when nobody waits for an outcome any more."""
+        """Call after `stop`, when no outcome is awaited any more."""
         self._thread.shutdown()
 
     def _send(self, plan: CleanPlan) -> None:
@@ -92,11 +92,11 @@ class CleanerProcess:
         return line
 
     def _kill(self) -> None:
-        """Nothing is lost by it: what it writes counts only once the broker has taken it over."""
+        """Loses nothing: its output counts only once the broker has put it in place."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            self._thread.submit(_reap, process)  # where nobody is in the middle of reading from it
+            self._thread.submit(_reap, process)  # in the thread that reads from it
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

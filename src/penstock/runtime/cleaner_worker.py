@@ -1,7 +1,7 @@
 """The process that rewrites segments: `python -m penstock.runtime.cleaner_worker BYTES_PER_SECOND`.
 
-Plans come on standard input, outcomes go to standard output, a line each. It writes `.cleaned` files and nothing
-else. When its input ends, so does it, at once, whatever it is doing: then the broker is gone.
+Plans come on standard input, outcomes go to standard output, one line each. It writes only `.cleaned` files. When its
+input ends, it exits at once, whatever it is doing: the broker is gone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from penstock.runtime.disk import OsDisk
 from penstock.storage.cleaner.plan import CleanPlan, encode_failure, encode_outcome
 from penstock.storage.cleaner.rewrite import clean
 
-NICE = 10  # those who produce and fetch come first
+NICE = 10  # producers and consumers come first
 _UNLIMITED = 1e12
 
 
 class Throttle:
-    """`log.cleaner.io.max.bytes.per.second`, over reading and writing together."""
+    """`log.cleaner.io.max.bytes.per.second`, for reads and writes together."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._bytes_per_second = bytes_per_second
@@ -40,7 +40,7 @@ class Throttle:
 
 def main() -> None:
     os.nice(NICE)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in its time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in order
     plans: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_plans, args=(plans,), daemon=True).start()
     throttle = Throttle(float(sys.argv[1]))

@@ -1,11 +1,11 @@
 """The cluster's secret as a file: 256 bits that every node has, readable by its owner alone.
 
-    cluster.secret   in the data directory, or wherever penstock.cluster.secret.file says: one secret a line, 43
-                     characters of URL-safe base64. The first is shown to other nodes, all are accepted: that is how a
-                     secret is changed without stopping the cluster. Lines that begin with # are left out.
+    cluster.secret   in the data directory, or the file named by penstock.cluster.secret.file: one secret a line, 43
+                     characters of URL-safe base64. The first is presented to other nodes, all are accepted: so a secret
+                     can be changed without stopping the cluster. Lines that begin with # are ignored.
 
-A lone node makes its own at the first start. A node that is one of several must be given it, as two that made one each
-would never meet.
+A single node creates its own at the first start. A node of a larger cluster must be given one: nodes with different
+secrets would reject each other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def new_secret(entropy: Entropy) -> str:
 
 
 def parse_secrets(text: str, path: str) -> tuple[bytes, ...]:
-    """Raises ConfigError, which does not show what is in the file."""
+    """Raises ConfigError, whose message never contains the file's content."""
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
     if not 1 <= len(words) <= MAX_SECRETS:
@@ -38,12 +38,12 @@ def parse_secrets(text: str, path: str) -> tuple[bytes, ...]:
 
 
 def is_secret(word: str) -> bool:
-    """Whether it looks like one."""
+    """Whether it looks like a secret."""
     return len(_bytes_of(word.strip())) == SECRET_BYTES
 
 
 def _bytes_of(word: str) -> bytes:
-    """Empty where it is no base64."""
+    """Empty if it is not base64."""
     try:
         return base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
@@ -76,7 +76,7 @@ def read_secrets(path: str) -> tuple[bytes, ...] | None:
 
 
 def write_secrets(path: str, text: str) -> None:
-    """Whole or not at all, and only where there is none yet. Raises ConfigError."""
+    """Write all or nothing, and only if there is no file yet. Raises ConfigError."""
     parse_secrets(text, path)
     passing = f"{path}.tmp"
     try:
@@ -102,7 +102,7 @@ def write_secrets(path: str, text: str) -> None:
 
 
 def secrets_of_node(directory: str, named: str | None, entropy: Entropy, *, is_clustered: bool) -> tuple[bytes, ...]:
-    """Those of the file that the settings name, else of the data directory. Raises ConfigError."""
+    """The secrets of the configured file, else of the data directory. Raises ConfigError."""
     path = named or os.path.join(directory, CLUSTER_SECRET)
     found = read_secrets(path)
     if found is not None:

@@ -1,16 +1,16 @@
-"""Python's cycle collector in a process with an event loop: every pass is short, however much the process holds.
+"""Python's cycle collector in a process with an event loop: every pass is short, however many objects there are.
 
-Most objects are freed by their reference counts. The collector finds cycles, and it holds the interpreter while it
-looks for them. Two things make its passes long:
+Most objects are freed by their reference counts. The collector finds cycles, and it blocks the interpreter meanwhile.
+Two things make its passes long:
 
-- A pass starts after so many objects were made and not freed. A request that names 40,000 partitions makes 40,000. With
-  Python's own thresholds that was hundreds of passes of half a millisecond, and some of eight. So passes over young
-  objects are small here, and a pass over everything is rare.
-- A pass over everything walks over whatever is not frozen: 0.3 s for the groups of a busy coordinator. So what survived
-  a long pass is frozen, and the next one walks over what came since.
+- A pass starts after a number of net allocations. A request that names 40,000 partitions makes 40,000. With Python's
+  own thresholds that was hundreds of passes of half a millisecond, and some of eight. So passes over young objects are
+  small here, and a pass over everything is rare.
+- A pass over everything visits all objects that are not frozen: 0.3 s for the groups of a busy coordinator. So the
+  survivors of a long pass are frozen, and the next one visits only newer objects.
 
-Frozen objects are freed as always when nothing refers to them; only cycles among them stay. So what lives long must not
-end in a cycle.
+Frozen objects are freed as usual when their last reference goes; only cycles among them stay. So long-lived objects
+must not end in a cycle.
 
 Must not know: whose objects these are.
 """
@@ -25,7 +25,7 @@ from typing import Final
 FULL: Final = 2
 LONG_S: Final = 0.02
 THRESHOLDS: Final = (500, 2, 1000)
-"""Net allocations for a pass over the youngest; such passes for one over the middle; those for one over everything."""
+"""Net allocations before a pass over the youngest; such passes before the middle ones; those before a full pass."""
 
 
 class Collector:
@@ -35,7 +35,7 @@ class Collector:
         self._began_s = 0.0
 
     def start(self) -> None:
-        """What was imported so far stays as long as the process."""
+        """Modules imported so far stay as long as the process."""
         self._freeze()
         gc.callbacks.append(self.collected)
 
@@ -43,13 +43,13 @@ class Collector:
         gc.callbacks.remove(self.collected)
 
     def settle(self) -> None:
-        """The process has started: what is there stays, and is not walked again. Young garbage goes first."""
-        gc.collect(1)  # not the old ones: with thousands of partitions that holds the loop for half a second
+        """The process has started: its objects stay and are not visited again. Young garbage is collected first."""
+        gc.collect(1)  # not the old ones: with thousands of partitions that blocks the loop for half a second
         self._freeze()
         gc.set_threshold(*THRESHOLDS)
 
     def collected(self, phase: str, info: Mapping[str, int]) -> None:
-        """As `gc.callbacks` has it. Called in any thread, with the interpreter held."""
+        """A callback for `gc.callbacks`. Called in any thread, with the interpreter blocked."""
         if info["generation"] != FULL:
             return
         if phase == "start":

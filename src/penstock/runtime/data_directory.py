@@ -1,13 +1,13 @@
-"""The data directory as a whole: one process at a time, and whose it is.
+"""The data directory as a whole: one process at a time, owned by one node of one cluster.
 
-.lock            held (flock) while a broker runs
-meta.properties  Kafka's file: cluster id, node id, directory id; made when it is not there, by a node that joins a
-                 cluster once it has heard which one that is
-cluster.secret   what nodes show each other (`runtime.cluster_secret`)
+    .lock            held (flock) while a broker runs
+    meta.properties  Kafka's file: cluster id, node id, directory id; created if missing. A joining node writes it once
+                     it knows the cluster id
+    cluster.secret   the secret that nodes present to each other (`runtime.cluster_secret`)
 
-A missing meta.properties beside a metadata log is refused: formatting would give the data another cluster id. So is the
-place where `penstock start --nodes` keeps the data directories of several nodes (node-1, node-1.properties and so on):
-a broker does not live among them.
+A metadata log without meta.properties is refused: formatting would give the data another cluster id. So is the
+directory in which `penstock start --nodes` keeps the data directories of several nodes (node-1, node-1.properties and
+so on): a broker does not run among them.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def random_id(entropy: Entropy) -> str:
 
 
 def holds_nodes(path: str) -> bool:
-    """Whether data directories of a cluster on this machine lie here, each with its node's properties beside it."""
+    """Whether this directory holds the data directories of a local cluster, each with its properties file."""
     try:
         names = os.listdir(path)
     except OSError:
-        return False  # whatever is wrong with it is told by whoever opens it
+        return False  # opening the directory reports the error
     return any(
         os.path.exists(os.path.join(path, name, file))
         for name in names
         if _NODE.fullmatch(name) and f"{name}.properties" in names
-        for file in (LOCK, META_PROPERTIES)  # which no partition of a topic "node" has
+        for file in (LOCK, META_PROPERTIES)  # partition directories of a topic "node" have neither
     )
 
 
@@ -72,7 +72,7 @@ class DataDirectory:
     def __init__(self, path: str) -> None:
         self.path = path
         self.cluster_id = ""
-        """Empty until a joining node has heard it."""
+        """Empty until a joining node knows it."""
         self.is_new = False
         self._lock_fd = -1
         self._node_id = -1
@@ -90,7 +90,7 @@ class DataDirectory:
         is_joining: bool = False,
         secret_file: str | None = None,
     ) -> DataDirectory:
-        """`is_joining`: without an id of its own an empty directory stays without one, until `adopt`."""
+        """`is_joining`: an empty directory without a given cluster id stays unformatted until `adopt`."""
         directory = cls(os.path.abspath(path))
         directory._node_id = node_id
         directory.directory_id = random_id(entropy)

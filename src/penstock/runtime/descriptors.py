@@ -9,7 +9,7 @@ RESERVE: Final = 128
 
 
 def max_connection_descriptor() -> int:
-    """Numbers from here on are for files. An eighth of all, but enough for a small broker, and never more than half."""
+    """Higher numbers are reserved for files: an eighth of all, but at least `RESERVE`, and never more than half."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20

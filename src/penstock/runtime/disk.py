@@ -1,7 +1,7 @@
 """The disk port over system calls: positioned reads and vectored writes, fdatasync, no buffering of its own.
 
-Knows nothing of logs. A file holds exactly one descriptor, closed by `close` or with the last reference,
-so a slice on its way to a socket outlives the deletion of its segment.
+Must not know: logs. A file holds exactly one descriptor, closed by `close` or with the last reference, so a slice on
+its way to a socket outlives the deletion of its segment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OsFile:
         data = os.pread(self._fd, size, position)
         if len(data) == size or not data:
             return data
-        # Short only at the end of the file, or when a signal came in between.
+        # Short only at the end of the file, or after a signal.
         parts = [data]
         got = len(data)
         while got < size:
@@ -53,7 +53,7 @@ class OsFile:
         return size
 
     def _write_rest(self, position: int, parts: Sequence[Buffer], written: int) -> None:
-        """The kernel took less than offered (a signal, or the disk is filling): go on until it raises."""
+        """The kernel wrote less than offered (a signal, or the disk is filling up): continue until it raises."""
         rest = memoryview(b"".join(parts))
         while written < len(rest):
             taken = os.pwrite(self._fd, rest[written:], position + written)
@@ -68,14 +68,14 @@ class OsFile:
         os.fdatasync(self._fd)
 
     def is_cached(self, position: int, size: int) -> bool:
-        """Probes the first and the last page: what lies between was read ahead or written with them."""
+        """Probes the first and the last page: the pages between were read ahead or written with them."""
         return self._probe(position) and (size <= 1 or self._probe(position + size - 1))
 
     def _probe(self, position: int) -> bool:
         try:
             os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
         except OSError as error:
-            # Any other error belongs to whoever reads, off the loop.
+            # Any other error is left to the reader, off the loop.
             return error.errno in _UNSUPPORTED
         return True
 
@@ -99,7 +99,7 @@ class OsFile:
 
 
 class OsDisk:
-    """All paths are taken as given; relative ones are relative to the process."""
+    """All paths are used as given; relative ones are relative to the process."""
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)

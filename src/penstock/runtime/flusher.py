@@ -1,11 +1,11 @@
-"""Group commit's muscle where the kernel does not lend its own: fdatasync in a few threads, outcomes back on the loop.
+"""Group commit's fdatasync in a few threads, for kernels without the asynchronous one; outcomes return to the loop.
 
-The flush of one log is one job. Logs do not wait for each other, and file systems with a
-journal merge the syncs of several threads into one commit, which is why threads pay even on
-one disk. Outcomes that come in while the loop is busy are handed to it in one wake-up.
+The flush of one log is one job. Logs do not wait for each other, and file systems with a journal merge the syncs of
+several threads into one commit, so threads help even on one disk. Outcomes that arrive while the loop is busy are
+handed to it in one wake-up.
 
-Threads take jobs in turn. One that is always given the next job costs a little less CPU, but on a busy machine the
-scheduler lets whoever has slept for long run first: measured, half of the requests a second.
+Threads take jobs in turn. Giving each job to the same thread costs a little less CPU, but on a busy machine the
+scheduler prefers threads that have slept for long: measured, that halved the requests per second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OnStable: TypeAlias = Callable[[OSError | None], None]
 
 
 class Outcomes:
-    """Of flushes that ended, for the loop: each is told once, also after a callback that raised."""
+    """Outcomes of ended flushes, for the loop: each is delivered once, even after a callback that raised."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,15 +34,15 @@ class Outcomes:
         self._waiting.append((on_stable, error))
 
     def wake(self) -> None:
-        """From a thread: the loop shall tell them."""
-        # The loop clears the flag before it looks at the outcomes, so none is missed.
+        """Called from a thread: have the loop deliver the outcomes."""
+        # The loop clears the flag before it reads the outcomes, so none is missed.
         if self._is_waking:
             return
         self._is_waking = True
         try:
             self._loop.call_soon_threadsafe(self.tell)
         except RuntimeError:
-            # The loop is closed: nobody waits for the outcome any more.
+            # The loop is closed: no outcome is awaited any more.
             return
 
     def tell(self) -> None:

@@ -1,10 +1,10 @@
-"""Group commit's muscle where the kernel offers it: fdatasync by Linux' asynchronous I/O, with no thread of ours.
+"""Group commit's fdatasync by Linux' asynchronous I/O, without a thread.
 
-A thread that comes back from fdatasync must win the interpreter's lock from the loop, three times a flush: measured,
-a flush of a busy broker cost twice the CPU and its answers twice the time. Here the loop submits, a kernel worker
-syncs, and an eventfd wakes the loop. Linux since 4.18, for files of any file system that can be synced.
+A thread that returns from fdatasync must take the interpreter's lock from the loop, three times a flush: measured, a
+flush of a busy broker cost twice the CPU, and its answers took twice as long. Here the loop submits, a kernel worker
+syncs, and an eventfd wakes the loop. This needs Linux 4.18, and works for every file system that can sync files.
 
-Only the common job goes this way, one file and no directory. The rest, and everything where the kernel refuses,
+Only the common job goes this way: one file and no directory. Everything else, and everything that the kernel refuses,
 goes to the threads.
 """
 
@@ -33,7 +33,7 @@ EVENTS_AT_ONCE = 64
 FDSYNC = 3  # IOCB_CMD_FDSYNC
 TELL_EVENTFD = 1  # IOCB_FLAG_RESFD
 
-# struct iocb, struct io_event; the order of an iocb's second field pair is that of little-endian machines
+# struct iocb, struct io_event; the second pair of fields of an iocb is in little-endian order
 _IOCB = struct.Struct("<QIIHhIQQqQII")
 _EVENT = struct.Struct("<QQqq")
 
@@ -53,7 +53,7 @@ _CALLS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC, "loongarc
 
 
 class KernelAio:
-    """A context of Linux' asynchronous I/O that can do one thing. Raises OSError where the kernel has none."""
+    """A context of Linux' asynchronous I/O, for fdatasync only. Raises OSError if the kernel does not support it."""
 
     def __init__(self) -> None:
         calls = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
@@ -65,7 +65,7 @@ class KernelAio:
         context = ctypes.c_ulong(0)
         self._check(self._syscall(calls.setup, IN_FLIGHT_LIMIT, ctypes.byref(context)))
         self._context = context
-        self._control = ctypes.create_string_buffer(_IOCB.size)  # the kernel copies it when it is submitted
+        self._control = ctypes.create_string_buffer(_IOCB.size)  # the kernel copies it at submission
         self._controls = (ctypes.c_void_p * 1)(ctypes.addressof(self._control))
         self._events = ctypes.create_string_buffer(_EVENT.size * EVENTS_AT_ONCE)
         self.eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -78,12 +78,12 @@ class KernelAio:
         return result
 
     def fdatasync(self, fd: int, key: int) -> None:
-        """Begin; `key` comes back when it is done. Raises OSError if it cannot even begin."""
+        """Begin; `done` returns `key` when it has ended. Raises OSError if it cannot begin."""
         _IOCB.pack_into(self._control, 0, key, 0, 0, FDSYNC, 0, fd, 0, 0, 0, 0, TELL_EVENTFD, self.eventfd)
         self._check(self._syscall(self._calls.submit, self._context, 1, self._controls))
 
     def done(self) -> list[tuple[int, int]]:
-        """(key, error number or 0) of what ended since."""
+        """(key, error number or 0) of the syncs that ended since the last call."""
         try:
             os.eventfd_read(self.eventfd)
         except BlockingIOError:
@@ -95,7 +95,7 @@ class KernelAio:
                     self._syscall(self._calls.get_events, self._context, 0, EVENTS_AT_ONCE, self._events, None)
                 )
             except InterruptedError:
-                return ended  # said only when there is nothing left
+                return ended  # raised only when there is nothing left
             for number in range(count):
                 key, _, result, _ = _EVENT.unpack_from(self._events, number * _EVENT.size)
                 ended.append((key, -result))
@@ -103,7 +103,7 @@ class KernelAio:
                 return ended
 
     def close(self) -> None:
-        """Waits for what is under way."""
+        """Waits for syncs under way."""
         self._syscall(self._calls.destroy, self._context)
         os.close(self.eventfd)
 
@@ -129,7 +129,7 @@ class KernelFlusher:
         try:
             self._aio.fdatasync(file.fileno(), key)
         except OSError as error:
-            if error.errno != errno.EAGAIN:  # not here, and not the next time
+            if error.errno != errno.EAGAIN:  # unsupported here, now and later
                 self._is_refused = True
                 log.info("fdatasync by the kernel's asynchronous I/O refused (%s): threads flush from now on", error)
             self._threads.flush(files, directories, on_stable)
@@ -149,7 +149,7 @@ class KernelFlusher:
 
 
 def open_flusher(loop: asyncio.AbstractEventLoop, disk: Disk, threads: int) -> KernelFlusher | ThreadFlusher:
-    """The kernel's where there is one."""
+    """The kernel flusher if supported, else threads."""
     by_threads = ThreadFlusher(loop, disk, threads)
     try:
         aio = KernelAio()

@@ -1,10 +1,10 @@
-"""uvloop with a clock on every turn, and running a coroutine on it.
+"""uvloop with a measured length of every turn, and `run` for a coroutine on it.
 
-A turn is one round of the loop: what was due (timers, callbacks that were queued) and what came in (sockets, threads).
-Its length is how long a request that arrives now may have to wait. uvloop has no hook around its poll, so a callback
-of our own goes first in the queue of every round while there is work, and measures from one to the next; that such a
-callback is queued keeps the poll in between from waiting. When a round had nothing to do it is not queued again, and
-whoever wakes the loop begins anew (`_enter`): sockets, timers and threads come in through here.
+A turn is one round of the loop: due timers, queued callbacks, and input of sockets and threads. A request that arrives
+now may have to wait for that long. uvloop has no hook around its poll. So a callback of our own is first in the queue
+of every round while there is work, and measures the time between two rounds; while it is queued, the poll does not
+wait. After a round without work it is not queued again, and the next event starts over (`_enter`): sockets, timers and
+threads come in through here.
 
 Must not know: what the callbacks do.
 """
@@ -35,8 +35,8 @@ _call_soon_threadsafe = uvloop.Loop.call_soon_threadsafe
 class TurnTimes:
     """`counts` has one more entry than BOUNDS_S. `stalls` are turns over `stall_s`: (number, seconds).
 
-    Written by the loop. Another thread reads `began_s` (0: the loop waits for something to happen) and `number`, and
-    takes from `stalls`.
+    Written by the loop. Another thread reads `began_s` (0: the loop is idle) and `number`, and takes entries from
+    `stalls`.
     """
 
     __slots__ = ("began_s", "counts", "longest_s", "number", "stall_s", "stalled", "stalls", "sum_s")
@@ -107,7 +107,7 @@ class TurnLoop(uvloop.Loop):
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """uvloop's `call_at` comes here, too."""
+        """uvloop's `call_at` uses this, too."""
         return _call_later(self, delay, self._enter, callback, *args, context=context)
 
     def call_soon_threadsafe(
@@ -136,7 +136,7 @@ class TurnLoop(uvloop.Loop):
 
 
 class _TimedProtocol(asyncio.BufferedProtocol):
-    """Bytes for one of our connections begin a turn. uvloop asks for the buffer first, before it reads."""
+    """Input of one of our connections begins a turn. uvloop asks for the buffer before it reads."""
 
     def __init__(self, loop: TurnLoop, inner: asyncio.BufferedProtocol) -> None:
         self._loop = loop

@@ -1,12 +1,12 @@
-"""Who held the event loop: a thread that looks at the loop's stack while a turn is overdue, and says so in one line.
+"""Reports which code blocks the event loop: a thread samples the loop's stack during a long turn and logs one line.
 
     event loop held for 312 ms by storage/log_files.py:184 _drop_from < storage/log_files.py:169 begin_anew < ...
 
-Innermost first. It looks a few times during a turn and names the place it saw most often. A turn that held the
-interpreter itself (native code) cannot be looked into and is named as such. At most one line in `QUIET_S`.
+The innermost frame comes first. The thread samples a few times during a turn and names the most frequent place. A turn
+that held the interpreter itself (native code) cannot be sampled and is named as such. At most one line in `QUIET_S`.
 
-A process that starts imports modules and opens files, and nobody waits for it yet. So it tells of no stall before
-`started`, except of a turn that does not end. All are counted.
+A starting process imports modules and opens files, and no client waits for it yet. So no stall is reported before
+`started`, except a turn that does not end. All stalls are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.runtime.loop import TurnLoop
 log = logging.getLogger(__name__)
 
 QUIET_S = 10.0
-HUNG_S = 5.0  # a turn that does not end is told of before it does
+HUNG_S = 5.0  # a longer turn is reported before it ends
 DEPTH = 6
 UNNAMED = ", by code that cannot be named (a C extension, or no free CPU)"
 _PACKAGE = os.path.dirname(os.path.abspath(penstock.__file__)) + os.sep
@@ -35,7 +35,7 @@ _SELF = __file__.removesuffix("_watchdog.py") + ".py"
 
 class LoopWatchdog:
     def __init__(self, loop: TurnLoop, stall_s: float) -> None:
-        """Made on the loop's own thread."""
+        """Created on the loop's own thread."""
         self._turns = loop.turns
         self._turns.stall_s = stall_s
         self._stall_s = stall_s
@@ -50,7 +50,7 @@ class LoopWatchdog:
         self._thread.start()
 
     def started(self) -> None:
-        """The turns after this one are told of. Called on the loop."""
+        """Later turns are reported. Called on the loop."""
         self._starting_until = self._turns.number
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class LoopWatchdog:
             pass
 
     def _look(self) -> float:
-        """Seconds until the next look."""
+        """Return the seconds until the next look."""
         turns = self._turns
         began_s, number = turns.began_s, turns.number
         while turns.stalls:
@@ -77,7 +77,7 @@ class LoopWatchdog:
         frame = sys._current_frames().get(self._thread_id)
         if frame is not None and turns.number == number:
             self._seen.setdefault(number, Counter())[_places(frame)] += 1
-        del frame  # it would keep alive what the loop lets go
+        del frame  # it would keep objects of the loop alive
         if taken_s > HUNG_S and self._told_hung != number:
             self._told_hung = number
             log.error("event loop held for %.1f s so far%s", taken_s, self._place_of(number))
@@ -100,7 +100,7 @@ class LoopWatchdog:
 
 
 def _places(innermost: FrameType) -> str:
-    """The innermost frame, whosever it is, and those of ours that led there."""
+    """The innermost frame of any code, and the frames of this package that led there."""
     places: list[str] = []
     frame: FrameType | None = innermost
     while frame is not None and len(places) < DEPTH:

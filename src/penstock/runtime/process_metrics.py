@@ -1,6 +1,6 @@
-"""The broker's process under the names every Prometheus client uses: CPU, memory, descriptors, start.
+"""Process metrics under the names of every Prometheus client: CPU, memory, descriptors, start time.
 
-Memory and descriptors are read from /proc and left out where there is none.
+Memory and descriptors come from /proc and are left out if there is none.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Processes that look into record batches, as the broker and its doors see them (`ports.workers.RecordWorkers`).
+"""The broker's and the gateway's side of the processes that read record batches (`ports.workers.RecordWorkers`).
 
-Python threads share one interpreter: a thread that walks over a million records holds up the loop for as long. So that
-happens in small processes. One is started when there is work and none is free; each does one call at a time, and a
-thread waits for its answer. Producers have `MOST` of them at a time, lookups by time one, and regular expressions one
-of a lower priority: none waits for another. A call has `CALL_CPU_S` of processor time, and
-`CALL_S` by the clock. One that dies or takes too long is killed, and the next call gets another. One that has had
-nothing to do for `IDLE_S` is ended. None outlives the process that started it: when its input ends, so does it.
+Python threads share one interpreter: a thread that reads a million records blocks the loop for as long. So small
+processes do that. One is started when there is work and none is free; each does one call at a time, and a thread waits
+for its answer. Producers have up to `MOST` of them, lookups by time one, and regular expressions one of a lower
+priority, so they do not wait for each other. A call has `CALL_CPU_S` of processor time, and `CALL_S` of wall-clock
+time. A process that dies or takes too long is killed, and the next call gets another. A process that was idle for
+`IDLE_S` is ended. No process outlives its parent: it exits when its input ends.
 
-A call there and its answer back are a length of four bytes and a pickle; both ends are ours.
+A call and its answer are each a length of four bytes and a pickle; both ends are ours.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 MODULE = "penstock.runtime.record_worker"
-PATIENT = "patient"  # its argument: it has a lower priority
+PATIENT = "patient"  # its argument: selects the lower priority
 MOST = 2
-CALL_CPU_S = 10.0  # what is bounded as it should be takes a fraction of that
-CALL_S = 30.0  # by the clock, for a process that is not let run
+CALL_CPU_S = 10.0  # properly bounded work takes a fraction of that
+CALL_S = 30.0  # wall-clock limit, for a starved process
 IDLE_S = 60.0
 LENGTH_BYTES = 4
 
@@ -53,7 +53,7 @@ class RecordProcesses:
         self._lookup_threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-lookups")
         self._patient_threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-patient")
         self._lock = threading.Lock()
-        self._idle: list[_Idle] = []  # the one last used is last
+        self._idle: list[_Idle] = []  # the most recently used is last
         self._busy: dict[int, subprocess.Popen[bytes]] = {}
         self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class RecordProcesses:
         return self._loop.run_in_executor(threads, self._call, work, args, is_patient)
 
     def close(self) -> None:
-        """Whoever waits for an answer is told that there will be none."""
+        """Calls under way fail."""
         if self._timer is not None:
             self._timer.cancel()
         with self._lock:
@@ -96,7 +96,7 @@ class RecordProcesses:
             _reap(process)
 
     def _rest(self) -> None:
-        """On the loop, now and then: an idle process costs memory and nothing else."""
+        """Runs on the loop at intervals: an idle process costs only memory."""
         with self._lock:
             limit = time.monotonic() - IDLE_S
             ended = [one.process for one in self._idle if one.since < limit]
@@ -173,7 +173,7 @@ class RecordProcesses:
                 bufsize=0,
                 env={**os.environ, "PYTHONPATH": path},
             )
-        except OSError as error:  # no descriptor left, say
+        except OSError as error:  # no free descriptor, for example
             raise StorageError(f"cannot start a process for records: {error}") from error
 
 

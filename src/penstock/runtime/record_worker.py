@@ -1,9 +1,8 @@
-"""The process that looks into record batches: `python -m penstock.runtime.record_worker`. See `record_processes`.
+"""The process that reads record batches: `python -m penstock.runtime.record_worker`. See `record_processes`.
 
 It reads calls from standard input and writes answers to standard output. It has no files and no connections. Its memory
-is bounded, and so is the processor time of a call: what takes longer would take as long again when the client tries
-again, so the answer is final (INVALID_RECORD). When its input ends so does it, at once, whatever it is doing: then the
-broker is gone.
+is bounded, and so is the processor time of a call. A call over the limit would take as long again on a retry, so its
+answer is final (INVALID_RECORD). When its input ends, it exits at once, whatever it is doing: the broker is gone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.model.errors import ApiError
 from penstock.records.examine import TookTooLong
 
 NICE = 5  # the loop comes first
-PATIENT_NICE = 10  # lower, and groups with expressions would wait for seconds on a busy machine
+PATIENT_NICE = 10  # if lower, groups with expressions would wait for seconds on a busy machine
 MAX_MEMORY_BYTES = 2 << 30
 _LENGTH_BYTES = 4
 
@@ -32,7 +31,7 @@ def main() -> None:
     os.nice(PATIENT_NICE if sys.argv[1:] else NICE)
     with contextlib.suppress(OSError, ValueError):  # a lower limit is set already
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in its time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process in order
     signal.signal(signal.SIGPROF, _took_too_long)
     calls: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_calls, args=(sys.stdin.buffer, calls), daemon=True).start()
@@ -62,7 +61,7 @@ def _answer(target: IO[bytes], call: bytes) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
     except ApiError as error:
         failure = error
-    except (Exception, MemoryError) as error:  # told to whoever waits, which has a log
+    except (Exception, MemoryError) as error:  # sent to the caller, which has a log
         failure = f"{type(error).__name__}: {error}"
     body = pickle.dumps((outcome, failure), pickle.HIGHEST_PROTOCOL)
     target.write(len(body).to_bytes(_LENGTH_BYTES, "big"))

@@ -1,4 +1,4 @@
-"""What a process was started with, as far as settings go by it: its environment and its working directory."""
+"""The environment and the working directory of the process, as far as settings depend on them."""
 
 from __future__ import annotations
 

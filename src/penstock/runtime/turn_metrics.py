@@ -1,4 +1,4 @@
-"""How long the turns of the event loop take."""
+"""Metrics of the event loop's turn lengths."""
 
 from __future__ import annotations
 

@@ -41,9 +41,7 @@ async def cleaner() -> AsyncIterator[CleanerProcess]:
 
 def plan_of(directory: Path, *, batches: int = 40) -> CleanPlan:
     config = LogConfig(compact=True, segment_bytes=100_000)
-    log = Log.open(
-        OsDisk(), str(directory), config, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=NOW_MS
-    )
+    log = Log.open(OsDisk(), str(directory), config, now_ms=NOW_MS)
     for number in range(batches):
         data = build_batch([Record(b"%d" % (number % 7), bytes(10_000), (), NOW_MS)])
         log.append(read_header(data), data, 0, NOW_MS)
