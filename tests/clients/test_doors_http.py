@@ -497,7 +497,7 @@ def test_who_asks_for_nothing_is_told_where_to_look(web: Http, path: str) -> Non
     status, _, message = web.refused("GET", path)
     assert (status, message) == (
         404,
-        f"there is nothing at {path}: GET /openapi.json describes what there is, as /topics, /metrics",
+        f"there is nothing at {path}: GET /openapi.json lists all paths, such as /topics and /metrics",
     )
 
 
@@ -557,11 +557,11 @@ def test_refusals(
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("/topics/there/partitions/0/records?ofset=0", "'ofset': there is offset, timestamp"),
-        ("/topics/there/partitions/0/records?offset=0&timestamp=0", "offset and timestamp contradict"),
+        ("/topics/there/partitions/0/records?ofset=0", "'ofset': known are offset, timestamp"),
+        ("/topics/there/partitions/0/records?offset=0&timestamp=0", "offset and timestamp exclude"),
         ("/topics/there/partitions/0/records?offset=0&offset=1", "offset is given more than once"),
-        ("/topics/there/events?offset=0&partition=0&from=latest", "offset and from contradict"),
-        ("/topics?internal=true", "'internal': none is taken here"),
+        ("/topics/there/events?offset=0&partition=0&from=latest", "offset and from exclude"),
+        ("/topics?internal=true", "'internal': this operation has none"),
     ],
 )
 def test_what_a_query_got_wrong_is_named(web: Http, path: str, part: str) -> None:
@@ -770,7 +770,7 @@ HALF_A_LINE = b"TOP"
 
 
 def test_slow_callers_are_hung_up_on(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "1000"}) as process:
+    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
         port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
         slow = [half_sent(port, HALF_A_REQUEST), half_sent(port, b""), half_sent(line_port, HALF_A_LINE)]
         answers = [read_to_the_end(connection) for connection in slow]
@@ -782,7 +782,7 @@ def test_slow_callers_are_hung_up_on(tmp_path: Path) -> None:
 
 
 def test_a_late_body_is_408_and_the_connection_is_closed(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "1000"}) as process:
+    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
         port = door_port(process, "HTTP")
         answer = read_to_the_end(half_sent(port, POST + b"Content-Length: 9\r\n\r\n{"))
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -803,7 +803,7 @@ def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
     if hard < 4096:
         pytest.skip(f"3,150 connections at a time need as many open files; this user may have {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with BrokerProcess(tmp_path, DOORS | {"penstock.doors.request.timeout.ms": "600000"}) as process:
+    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "600000"}) as process:
         port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
         assert Http(port).call("GET", "/health")[0] == 200
         slow = [half_sent(port, HALF_A_REQUEST) for _ in range(2100)]
@@ -823,7 +823,7 @@ def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
 
 def closed_by_doors(port: int) -> dict[str, int]:
     page = Http(port).call("GET", "/metrics")[2].decode()
-    rows = re.findall(r'penstock_door_connections_closed_total{door="(\w+)",reason="(\w+)"} (\d+)', page)
+    rows = re.findall(r'penstock_gateway_connections_closed_total{protocol="(\w+)",reason="(\w+)"} (\d+)', page)
     return {f"{door} {reason}": int(number) for door, reason, number in sorted(rows)}
 
 

@@ -123,17 +123,17 @@ def test_more_than_one_fetch(nc: Netcat, topic: str) -> None:
 
 def test_a_line_that_is_too_long_costs_an_error_not_the_connection(nc: Netcat, topic: str) -> None:
     nc.send(b"PUBLISH t " + b"x" * (3 << 20) + b"\n")
-    assert nc.answer() == b"ERR a line has at most 1048576 bytes\n"
+    assert nc.answer() == b"ERR a line must have at most 1048576 bytes\n"
     assert nc.ask(f"PUBLISH {topic} ok") == "OK 0 0"
     longest = (1 << 20) - len(f"PUBLISH {topic} ")
     nc.send(f"PUBLISH {topic} ".encode() + b"y" * longest + b"\n")
     assert nc.answer().startswith((b"OK 0 1", b"ERR "))
     nc.send(b"z" * (2 << 20))
-    assert nc.answer() == b"ERR a line has at most 1048576 bytes\n", "before the line ends"
+    assert nc.answer() == b"ERR a line must have at most 1048576 bytes\n", "before the line ends"
     nc.send(b"z\n")
     assert nc.ask(f"CONSUME {topic} 0 0 1") == "MSG 0 0 - ok\nOK 1 0:1"
     nc.send(b"z" * (2 << 20))
-    assert nc.rest() == b"ERR a line has at most 1048576 bytes\n"
+    assert nc.rest() == b"ERR a line must have at most 1048576 bytes\n"
 
 
 def test_the_last_line_needs_no_line_feed(nc: Netcat, topic: str) -> None:
@@ -173,7 +173,7 @@ def test_commit_and_resume(port: int, topic: str) -> None:
 
 def test_help_and_nonsense(nc: Netcat) -> None:
     assert nc.ask("HELP").endswith("milliseconds since 1970.\nOK")
-    assert nc.ask("GET orders") == "ERR unknown command GET; HELP lists what there is"
+    assert nc.ask("GET orders") == "ERR unknown command GET; HELP lists all commands"
     nc.send(b"\xff\xfe\x00\n")
     assert nc.answer().startswith(b"ERR unknown command")
 

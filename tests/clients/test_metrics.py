@@ -227,6 +227,6 @@ def test_logs_as_json_from_both_processes(tmp_path: Path) -> None:
         assert "kafka_brokers 1" in scrape(broker).page
         assert broker.terminate() == 0
         lines = [json.loads(line) for line in broker.log().splitlines()]
-    assert {"broker"} <= {line["process"] for line in lines} <= {"broker", "doors"}
+    assert {"broker"} <= {line["process"] for line in lines} <= {"broker", "gateway"}
     assert lines[-1]["message"] == "stopped cleanly"
     assert lines[-1]["level"] == "info"

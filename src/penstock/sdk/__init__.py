@@ -1,6 +1,6 @@
-"""A Kafka client for Python on librdkafka: typed, asyncio first, with a blocking face.
+"""A typed Kafka client for Python on librdkafka, with asyncio and blocking classes.
 
-It talks to a cluster over the wire and knows nothing of the broker's packages; any Kafka cluster will do.
+It works with any Kafka cluster and imports none of the broker's packages.
 """
 
 from penstock.model.topic_partition import TopicPartition
@@ -28,9 +28,12 @@ from penstock.sdk.errors import (
     GroupNotEmpty,
     NotAllowed,
     NotPolled,
+    ProducerFailed,
+    ProducerFenced,
     Refused,
     TimedOut,
     TopicExists,
+    TransactionAborted,
     UnknownGroup,
     UnknownTopic,
     Unreachable,
@@ -39,6 +42,7 @@ from penstock.sdk.metrics import ConsumerMetrics, Latency, ProducerMetrics
 from penstock.sdk.partitioners import hash_partition
 from penstock.sdk.producer import BlockingProducer, Producer
 from penstock.sdk.records import Delivery, NewRecord, Record
+from penstock.sdk.transactions import BlockingTransaction, Transaction
 
 __all__ = [
     "Admin",
@@ -46,6 +50,7 @@ __all__ = [
     "BlockingAdmin",
     "BlockingConsumer",
     "BlockingProducer",
+    "BlockingTransaction",
     "BrokerInfo",
     "ClientClosed",
     "ClientError",
@@ -68,6 +73,8 @@ __all__ = [
     "PartitionInfo",
     "PartitionLag",
     "Producer",
+    "ProducerFailed",
+    "ProducerFenced",
     "ProducerMetrics",
     "Record",
     "Refused",
@@ -76,6 +83,8 @@ __all__ = [
     "TopicExists",
     "TopicInfo",
     "TopicPartition",
+    "Transaction",
+    "TransactionAborted",
     "UnknownGroup",
     "UnknownTopic",
     "Unreachable",

@@ -1,4 +1,4 @@
-"""`Admin`: the asyncio face of `BlockingAdmin`, whose calls it makes in threads."""
+"""`Admin`: the asyncio admin client. It calls `BlockingAdmin` in threads."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ class Admin:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """None: the broker's default."""
+        """None means the broker's default."""
         await asyncio.to_thread(self._blocking.create_topic, name, partitions, replication_factor, configs)
 
     async def delete_topic(self, name: str) -> None:
         await asyncio.to_thread(self._blocking.delete_topic, name)
 
     async def add_partitions(self, name: str, total: int) -> None:
-        """Up to `total`; there is no way back."""
+        """Increases the number of partitions to `total`. It cannot be reduced again."""
         await asyncio.to_thread(self._blocking.add_partitions, name, total)
 
     async def offsets(
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
-        """By time: the first record not older, or the end where there is none."""
+        """For a time: the offset of the first record not older, or the end offset if there is none."""
         return await asyncio.to_thread(self._blocking.offsets, partitions, at)
 
     async def groups(self) -> list[GroupListing]:
@@ -101,7 +101,7 @@ class Admin:
     async def alter_configs(
         self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
-        """Only what is named changes; a deleted setting falls back to its default."""
+        """Changes only the named settings. A deleted setting returns to its default."""
         await asyncio.to_thread(self._blocking.alter_configs, kind, name, set_=set_, delete=delete)
 
     async def close(self) -> None:

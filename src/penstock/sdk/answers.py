@@ -1,6 +1,6 @@
-"""librdkafka's answers to admin requests as our values. The only place that knows its classes for them.
+"""Converts librdkafka's answers to admin requests to our values. Only this module knows librdkafka's classes for them.
 
-They are untyped where it matters, hence `Any`.
+Those classes are largely untyped, hence `Any`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _node_id(node: Any) -> int | None:
 
 
 def _state(described: Any) -> str:
-    """Some are set only where the broker told them."""
+    """librdkafka sets the attribute only if the broker sent the state."""
     return _STATES.get(getattr(described, "state", ConsumerGroupState.UNKNOWN), "Unknown")
 
 

@@ -1,6 +1,6 @@
-"""`BlockingAdmin`: topics, groups, offsets and settings of a cluster. The asyncio one calls it in threads.
+"""`BlockingAdmin`: topics, groups, offsets and settings of a cluster. `Admin` calls it in threads.
 
-Each call asks the cluster; nothing is remembered between calls. Safe to share between threads.
+Each call asks the cluster; nothing is cached. Threads may share one instance.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ MOVED = frozenset(
         "UNKNOWN_LEADER_EPOCH",
     )
 )
-"""By librdkafka's names: whoever was asked says that it is for another to answer, or for itself in a moment."""
-MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # what librdkafka sends
+"""Errors, by librdkafka's names, of a broker that is not the right one to ask, or not ready yet."""
+MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # librdkafka's limits
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
     "broker": ResourceType.BROKER,
@@ -86,12 +86,12 @@ _RESOURCES: dict[Kind, ResourceType] = {
 
 class AdminOptions(TypedDict, total=False):
     timeout_s: float
-    """Of one request; 30 unless told."""
+    """Timeout of one request; 30 by default."""
     client_id: str
     begin_with: str | None
-    """The one of several brokers that is known to serve; the others are learned from it."""
+    """A bootstrap server that is known to answer; the client learns the other brokers from it."""
     settings: Mapping[str, object]
-    """Anything else by librdkafka's name."""
+    """Other settings, by librdkafka's names."""
 
 
 class BlockingAdmin:
@@ -121,7 +121,7 @@ class BlockingAdmin:
         return answers.cluster(found)
 
     def topics(self) -> list[TopicInfo]:
-        """All of them, by name."""
+        """All topics, sorted by name."""
         client = self._open()
         client.poll(0)  # connection errors since the last request
         self._connection.check()
@@ -147,7 +147,7 @@ class BlockingAdmin:
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """None: the broker's default."""
+        """None means the broker's default."""
         doing = f"cannot create topic {name}"
         settings = _texts(doing, configs)
         for what, number, most in (
@@ -155,7 +155,7 @@ class BlockingAdmin:
             ("replication_factor", replication_factor, MAX_REPLICAS),
         ):
             if number is not None and (not isinstance(number, int) or not 0 < number <= most):
-                raise BadSetting(f"{doing}: {what} is a number from 1 to {most}, not {number!r}")
+                raise BadSetting(f"{doing}: {what} must be a number from 1 to {most}, not {number!r}")
         self._change(
             doing,
             lambda client, timeout: client.create_topics(
@@ -174,9 +174,9 @@ class BlockingAdmin:
         )
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Up to `total`; there is no way back."""
+        """Increases the number of partitions to `total`. It cannot be reduced again."""
         self._change(
-            f"cannot give topic {name} {total} partitions",
+            f"cannot increase topic {name} to {total} partitions",
             lambda client, timeout: client.create_partitions(
                 [NewPartitions(name, total)], request_timeout=timeout, operation_timeout=timeout
             )[name],
@@ -187,7 +187,7 @@ class BlockingAdmin:
     def offsets(
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
-        """By time: the first record not older, or the end where there is none."""
+        """For a time: the offset of the first record not older, or the end offset if there is none."""
         found = self._offsets(partitions, at)
         for error in found.values():
             if not isinstance(error, int):
@@ -206,7 +206,7 @@ class BlockingAdmin:
         elif at in ("earliest", "latest"):
             spec = OffsetSpec.earliest() if at == "earliest" else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         else:
-            raise BadSetting(f"{at!r} is no place in a log: give earliest, latest or a datetime")
+            raise BadSetting(f"{at!r} is not a position in a log: give earliest, latest or a datetime")
         wanted = {LibrdkafkaPartition(*one): spec for one in asked}
         futures: dict[LibrdkafkaPartition, Future[Any]] = self._begin(
             "cannot read offsets",
@@ -222,7 +222,7 @@ class BlockingAdmin:
             except UnknownTopic as error:
                 found[key] = error
             else:
-                if found[key] == OFFSET_INVALID:  # its leader did not answer, and the others did
+                if found[key] == OFFSET_INVALID:  # only this partition's leader did not answer
                     raise TimedOut(f"{doing}: its leader does not answer", "TIMED_OUT")
         missing = [key for key, offset in found.items() if isinstance(offset, int) and offset < 0]
         if missing and isinstance(at, datetime):
@@ -232,7 +232,7 @@ class BlockingAdmin:
     # -- groups ----------------------------------------------------------------------------------------------
 
     def groups(self) -> list[GroupListing]:
-        """Of all brokers, since each knows those it coordinates."""
+        """Asks all brokers, because each knows only the groups that it coordinates."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             found = self._ask(
@@ -240,7 +240,7 @@ class BlockingAdmin:
             )
             if not found.errors:
                 return answers.listed_groups(found)
-            if time.monotonic() > deadline:  # a part of them would be taken for all
+            if time.monotonic() > deadline:  # an incomplete list is an error
                 raise self._connection.error(found.errors[0], "cannot list groups", changes=False)
             time.sleep(RETRY_S)
 
@@ -255,7 +255,7 @@ class BlockingAdmin:
         return group
 
     def group_offsets(self, group_id: str) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+        """The committed offsets of the group."""
         found = self._ask(
             f"cannot read the offsets of group {group_id}",
             lambda client, timeout: client.list_consumer_group_offsets(
@@ -297,9 +297,9 @@ class BlockingAdmin:
         )
 
     def lag(self, group_id: str) -> list[PartitionLag]:
-        """Every partition that the group has committed or is assigned, by topic and number.
+        """The lag of every partition with a committed offset or an assignment, sorted by topic and number.
 
-        Of a topic that was deleted, offsets and lag are None.
+        For partitions of a deleted topic, log offsets and lag are None.
         """
         group = self.group(group_id)
         committed = self.group_offsets(group_id)
@@ -314,37 +314,37 @@ class BlockingAdmin:
     def _known_offsets(
         self, partitions: list[TopicPartition], at: Literal["earliest", "latest"]
     ) -> dict[TopicPartition, int]:
-        """Without partitions that do not exist any more."""
+        """The offsets of the partitions that still exist."""
         return {one: found for one, found in self._offsets(partitions, at).items() if isinstance(found, int)}
 
     def reset_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], to: Position | ShiftBy, *, dry_run: bool = False
     ) -> list[OffsetChange]:
-        """Old and new offsets. What lies outside of the log is moved to its nearest end, as Kafka's own tool does.
+        """Returns old and new offsets. An offset outside the log is moved to the nearest end, as by Kafka's own tool.
 
-        Also as there, nothing is shifted when one of the partitions has no committed offset to count from.
+        As with that tool, nothing is shifted if one of the partitions has no committed offset.
         """
         asked = sorted(checked_partitions(partitions))
         if not isinstance(to, int | datetime | ShiftBy) and to not in ("earliest", "latest", "committed"):
             raise BadSetting(
-                f"{to!r} is no place to reset to: give an offset, a datetime, earliest, latest, committed or ShiftBy"
+                f"{to!r} is not a position: give an offset, a datetime, earliest, latest, committed or ShiftBy"
             )
         try:
             group = self.group(group_id)
         except UnknownGroup:
-            pass  # it begins with these offsets
+            pass  # setting its offsets creates the group
         else:
             if group.members:
                 raise GroupNotEmpty(
                     f"group {group_id} has {len(group.members)} active member{'s' * (len(group.members) > 1)}: "
-                    "stop them first, since they would go on from where they are",
+                    "stop them first",
                     "NON_EMPTY_GROUP",
                 )
         committed = self.group_offsets(group_id)
         homeless = [str(one) for one in asked if one not in committed] if isinstance(to, ShiftBy) else []
         if homeless:
             raise Refused(
-                f"group {group_id} has committed nothing in {', '.join(homeless)}, so there is no offset to shift: "
+                f"group {group_id} has committed nothing in {', '.join(homeless)}, so there is no offset to shift; "
                 "nothing was changed",
                 "NO_OFFSET",
             )
@@ -387,10 +387,10 @@ class BlockingAdmin:
     def alter_configs(
         self, kind: Kind, name: str, *, set_: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
-        """Only what is named changes; a deleted setting falls back to its default."""
+        """Changes only the named settings. A deleted setting returns to its default."""
         doing = f"cannot change the settings of {kind} {name}"
         if isinstance(delete, str):
-            raise BadSetting(f"{doing}: delete is a list of names, not {delete!r}")
+            raise BadSetting(f"{doing}: delete must be a list of names, not {delete!r}")
         wanted = _texts(doing, set_)
         self._check_resource(kind, name)
         entries = [
@@ -404,11 +404,11 @@ class BlockingAdmin:
         )
 
     def _check_resource(self, kind: Kind, name: str) -> None:
-        """A question for a broker goes to that broker, and librdkafka would wait for it to appear."""
+        """Checks the names. librdkafka asks the named broker itself, and would wait for one that does not exist."""
         if kind not in _RESOURCES:
-            raise BadSetting(f"settings are those of a {', a '.join(_RESOURCES)}, not of a {kind!r}")
+            raise BadSetting(f"there are settings of a {', a '.join(_RESOURCES)}, but not of a {kind!r}")
         if not isinstance(name, str) or not name:
-            raise BadSetting(f"the name of a {kind} is text, not {name!r}")
+            raise BadSetting(f"the name of a {kind} must be text, not {name!r}")
         if kind == "broker":
             known = [str(broker.id) for broker in self.cluster().brokers]
             if name not in known:
@@ -438,7 +438,7 @@ class BlockingAdmin:
         return self._ask(doing, request, changes=True)
 
     def _ask(self, doing: str, request: Callable[[AdminClient, float], Future[Any]], *, changes: bool = False) -> Any:
-        """Again while whom it concerns is being elected or loading: nothing has happened then."""
+        """Retries while a leader, coordinator or controller is being elected or loading. Nothing has happened then."""
         deadline = time.monotonic() + self._timeout_s
         left_s = self._timeout_s
         while True:
@@ -461,7 +461,7 @@ class BlockingAdmin:
 
     def _wait(self, doing: str, future: Future[Any], timeout_s: float, *, changes: bool = False) -> Any:
         client = self._open()
-        deadline = time.monotonic() + timeout_s + 1  # librdkafka has its own, and knows more
+        deadline = time.monotonic() + timeout_s + 1  # librdkafka has its own deadline and a better error
         while not wait([future], POLL_S).done:
             client.poll(0)  # log lines and connection errors
             if time.monotonic() > deadline:
@@ -480,9 +480,9 @@ class BlockingAdmin:
 def _texts(doing: str, settings: Mapping[str, str] | None) -> dict[str, str]:
     for name, value in (settings or {}).items():
         if not isinstance(value, str):
-            raise BadSetting(f"{doing}: the value of {name} is text: give {str(value)!r}, not {value!r}")
+            raise BadSetting(f"{doing}: the value of {name} must be text: give {str(value)!r}, not {value!r}")
     return dict(settings or {})
 
 
 def _not_empty(doing: str) -> GroupNotEmpty:
-    return GroupNotEmpty(f"{doing}: it has active members, stop them first", "NON_EMPTY_GROUP")
+    return GroupNotEmpty(f"{doing}: the group has active members, stop them first", "NON_EMPTY_GROUP")

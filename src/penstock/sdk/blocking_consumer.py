@@ -1,10 +1,9 @@
-"""`BlockingConsumer`: a consumer for one thread. The asyncio one drives it from a thread of its own.
+"""`BlockingConsumer`: a consumer for one thread. `Consumer` calls it from a dedicated thread.
 
-Invariants: librdkafka is called by one thread at a time. A partition that was taken away leaves nothing behind: what
-was done with is stored before it goes, what was not handed out is dropped, and its offset is not committed any more.
-A start position given in `on_assign` is
-part of the assignment, since librdkafka cannot seek in a partition that it does not fetch yet. Where no broker was
-ever reached, reading raises `Unreachable` after request_timeout_ms; a broker that was there and went is waited for.
+Invariants: one thread at a time calls librdkafka. When a partition is revoked, the offsets of finished records are
+stored, buffered records are dropped, and no later commit includes the partition. A start position given in `on_assign`
+is part of the assignment, because librdkafka cannot seek in a partition that it does not fetch yet. If no broker was
+ever reached, reading raises `Unreachable` after request_timeout_ms; if contact was lost later, the consumer waits.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 from confluent_kafka import OFFSET_STORED, KafkaError, KafkaException, Message
 from confluent_kafka import Consumer as LibrdkafkaConsumer
@@ -68,7 +67,7 @@ class BlockingConsumer:
             raise self._connection.refused_setting(error, "cannot make a consumer") from error
         self._lookup = OffsetLookup(self._client, self._connection, config)
 
-    # -- what to read ----------------------------------------------------------------------------------------
+    # -- subscription and assignment -------------------------------------------------------------------------
 
     def subscribe(
         self,
@@ -77,9 +76,9 @@ class BlockingConsumer:
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """As a member of the group. A topic that begins with ^ is a regular expression.
+        """Subscribes as a member of the group. A topic that begins with ^ is a regular expression.
 
-        `on_assign` may seek; `on_revoke` may commit; `on_lost` is told what others have already.
+        `on_assign` may seek and `on_revoke` may commit. `on_lost` gets partitions that may already have other owners.
         """
         if self._config.group is None:
             raise BadSetting("subscribe needs a group: give group=..., or use assign")
@@ -109,7 +108,7 @@ class BlockingConsumer:
     def assign(
         self, *what: str | TopicPartition, at: Position | Mapping[TopicPartition, Position] = "committed"
     ) -> None:
-        """Partitions, or all partitions of topics, without a group's say. Replaces what was assigned before."""
+        """Assigns partitions, or all partitions of topics, without the group. Replaces the earlier assignment."""
         self._open()
         partitions = [
             one
@@ -127,13 +126,13 @@ class BlockingConsumer:
 
     def assignment(self) -> list[TopicPartition]:
         self._open()
-        with self._connection.translated("cannot tell the assignment"):
+        with self._connection.translated("cannot read the assignment"):
             return sorted(own(one) for one in self._client.assignment())
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         self._open()
         self._connection.check()
-        with self._connection.translated(f"cannot learn the partitions of {topic}"):
+        with self._connection.translated(f"cannot read the partitions of {topic}"):
             entry = self._client.list_topics(topic, timeout=self._timeout_s).topics[topic]
         if entry.error is not None:
             raise self._connection.error(entry.error, f"topic {topic}")
@@ -143,7 +142,7 @@ class BlockingConsumer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[Record]:
-        """What is there, waiting for the first record; empty when none came in time."""
+        """Returns the available records. Waits for the first one, and returns an empty list if none arrives in time."""
         self.handout.finish()
         deadline = time.monotonic() + timeout_s
         while not self.handout:
@@ -153,7 +152,7 @@ class BlockingConsumer:
         return self.handout.take(max_records or self._config.max_poll_records)
 
     def __iter__(self) -> Iterator[Record]:
-        """Without end."""
+        """Iterates over records without end."""
         while True:
             record = self.next_buffered()
             if record is not None:
@@ -169,7 +168,7 @@ class BlockingConsumer:
         return taken[0] if taken else None
 
     def fill(self, timeout_s: float) -> None:
-        """Waits for one message, then takes what has arrived with it."""
+        """Waits for one message, then takes all others that have arrived."""
         self._open()
         if self._error is not None:
             error, self._error = self._error, None
@@ -180,7 +179,7 @@ class BlockingConsumer:
             if first is None:
                 self._check_contact()
                 return
-            # A rebalance may run inside of consume: librdkafka drops what it holds, the first message is with us.
+            # A rebalance may run inside consume(). librdkafka then drops its messages; the first one is already ours.
             self._taken_away.clear()
             rest = self._client.consume(self._config.max_poll_records - 1, 0)
         messages = [first, *rest] if _partition_of(first) not in self._taken_away else rest
@@ -195,7 +194,7 @@ class BlockingConsumer:
             raise error
 
     def _check_contact(self) -> None:
-        """A wrong address is an error. A broker that was there may come back, and librdkafka goes on by itself."""
+        """Raises Unreachable if no broker has ever answered. Later librdkafka reconnects by itself."""
         if self._connection.has_answered:
             return
         now = time.monotonic()
@@ -211,7 +210,7 @@ class BlockingConsumer:
 
     @property
     def is_down(self) -> bool:
-        """A broker went, and nothing came since."""
+        """The connection to the cluster was lost, and nothing has arrived since."""
         return self._connection.is_down
 
     def _is_record(self, message: Message) -> bool:
@@ -222,20 +221,20 @@ class BlockingConsumer:
         if error.code() == KafkaError._PARTITION_EOF:
             self._ended.add(_partition_of(message))
         elif error.code() in _NO_SUCH_TOPIC:
-            log.warning("%s", error.str())  # it may still be created
+            log.warning("%s", error.str())  # the topic may still be created
         elif self._error is None:
             self._error = self._connection.error(error, "cannot read")
         return False
 
     def at_end(self) -> bool:
-        """Nothing is buffered, and every assigned partition was read to the end it had a moment ago."""
+        """Whether nothing is buffered and every assigned partition has been read to its end."""
         assigned = self.assignment()
         return not self.handout and bool(assigned) and self._ended.issuperset(assigned)
 
     # -- moving ----------------------------------------------------------------------------------------------
 
     def seek(self, to: Position, partitions: Partitions | None = None) -> None:
-        """All assigned partitions unless told which. Reading goes on from there."""
+        """Moves the positions of the given partitions, or of all assigned ones."""
         self._open()
         if partitions is None:
             partitions = self._starts if self._starts is not None else self.assignment()
@@ -244,7 +243,7 @@ class BlockingConsumer:
             self._seek(partition, offset)
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record to be handed out, where that is known."""
+        """The offset of the next record that the application gets, if known."""
         buffered = self.handout.first_buffered(partition)
         return self.handout.positions().get(partition) if buffered is None else buffered
 
@@ -276,7 +275,7 @@ class BlockingConsumer:
                 self._client.seek(LibrdkafkaPartition(*partition, offset))
                 return
             except KafkaException as error:
-                # A fresh assignment takes a moment to be fetched from.
+                # librdkafka needs a moment to start fetching a new assignment.
                 if error.args[0].code() != KafkaError._STATE or time.monotonic() > deadline:
                     raise self._connection.error(error, f"cannot seek in {partition}") from error
             time.sleep(SEEK_PAUSE_S)
@@ -284,7 +283,7 @@ class BlockingConsumer:
     # -- offsets ---------------------------------------------------------------------------------------------
 
     def commit(self, what: Commitable | None = None) -> None:
-        """Waits for the coordinator. Without an argument: everything handed out so far."""
+        """Commits, and waits for the coordinator. Without an argument: everything that the application got so far."""
         offsets = self.offsets_to_commit(what)
         if offsets:
             self.commit_offsets(offsets, is_everything=what is None)
@@ -301,8 +300,20 @@ class BlockingConsumer:
             offsets[key] = max(offsets.get(key, 0), record.offset + 1)
         return offsets
 
+    def transactional_offsets(self, what: Commitable | None) -> tuple[dict[TopicPartition, int], Any]:
+        """Offsets for a transaction of a producer, and the membership in the group that goes with them."""
+        self._open()
+        if self._config.group is None:
+            raise BadSetting("send_offsets needs a consumer with a group: give group=...")
+        if self._config.auto_commit:
+            raise BadSetting(
+                "send_offsets needs a consumer with auto_commit=False: offsets are committed by the transaction alone"
+            )
+        with self._connection.translated("cannot send offsets"):
+            return self.offsets_to_commit(what), self._client.consumer_group_metadata()
+
     def commit_offsets(self, offsets: Mapping[TopicPartition, int], *, is_everything: bool = False) -> None:
-        """A partition that was taken away meanwhile has another owner, whose offset must not be moved back."""
+        """Commits offsets, except of revoked partitions: that would move back the offsets of their new owners."""
         self._open()
         if self._config.group is None:
             raise BadSetting("commit needs a group: give group=...")
@@ -316,7 +327,7 @@ class BlockingConsumer:
             self._commit(offsets, doing)
         if gone and not is_everything:
             raise CommitFailed(
-                f"{doing} {', '.join(map(str, gone))}: other members have them by now and get the records again",
+                f"{doing} {', '.join(map(str, gone))}: they now belong to other members, which read the records again",
                 "ASSIGNMENT_LOST",
             )
 
@@ -337,24 +348,24 @@ class BlockingConsumer:
         return self._lookup.committed(self.assignment() if partitions is None else partitions)
 
     def bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """First offset there is, and the one after the last."""
+        """The first offset and the end offset of the log."""
         self._open()
         return self._lookup.bounds(partition)
 
     def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
-        """The first record not older than the time; None where there is none."""
+        """The offset of the first record not older than the time; None if there is none."""
         self._open()
         return self._lookup.at(times)
 
     def wants_store(self) -> bool:
-        """Something is done with, and automatic commits have not heard of it for a while."""
+        """Whether finished records have waited for a second to be stored for the automatic commit."""
         return self.handout.has_done() and time.monotonic() - self._stored_at > 1.0
 
     def store(self) -> None:
         self._store()
 
     def _store(self) -> None:
-        """Hand what is done with to librdkafka, which commits it every auto_commit_interval_ms."""
+        """Stores the offsets of finished records in librdkafka, which commits them every auto_commit_interval_ms."""
         self._stored_at = time.monotonic()
         if not self._config.auto_commit or self._config.group is None:
             return
@@ -364,7 +375,7 @@ class BlockingConsumer:
         try:
             self._client.store_offsets(offsets=[LibrdkafkaPartition(*one, offset) for one, offset in done.items()])
         except KafkaException as error:
-            # A partition that is gone has another owner, who starts from the last commit.
+            # The partition was revoked: its new owner starts from the last commit.
             log.debug("offsets not stored: %s", error)
 
     # -- rebalances and reports ------------------------------------------------------------------------------
@@ -404,7 +415,7 @@ class BlockingConsumer:
         self._statistics.received(document, self._counts())
 
     def _on_commit(self, error: KafkaError | None, partitions: list[LibrdkafkaPartition]) -> None:
-        """Automatic commits; the others are answered where they are made."""
+        """Called after automatic commits. The others return their result directly."""
         if error is None:
             self._commits += 1
         elif error.code() != KafkaError._NO_OFFSET:
@@ -420,9 +431,9 @@ class BlockingConsumer:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def close(self, *, is_done: bool = True) -> None:
-        """Commits what is done with, if commits are automatic, and leaves the group.
+        """Commits finished records, if commits are automatic, and leaves the group.
 
-        `is_done=False`: the records handed out last were not handled, so that they come again.
+        `is_done=False`: the last records were not handled and are to be read again.
         """
         if self._is_closed:
             return

@@ -1,7 +1,7 @@
-"""A thread that makes blocking calls for an event loop, one after the other.
+"""A thread that makes blocking calls for an event loop, one at a time.
 
-A call may call back into the loop and wait (a rebalance callback that is a coroutine). While it waits the thread goes
-on serving other calls, so that the coroutine may commit or seek; calls marked `defer` wait for the outer one.
+A call may call back into the loop and wait (a rebalance callback that is a coroutine). Meanwhile the thread serves
+other calls, so that the coroutine may commit or seek. Calls with `defer` wait for the outer call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CallThread:
         return await self._submit(partial(function, *args, **kwargs), defer=False)
 
     async def call_deferred(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Not inside another call."""
+        """Makes a call that never runs inside another one."""
         return await self._submit(partial(function, *args, **kwargs), defer=True)
 
     async def _submit(self, run: Callable[[], R], *, defer: bool) -> R:
@@ -51,7 +51,7 @@ class CallThread:
         return await asyncio.wrap_future(future)
 
     def serve_until(self, waited_for: Future[Any]) -> None:
-        """In this thread, inside a call."""
+        """Serves calls until the future is done. Runs in this thread, inside a call."""
         waited_for.add_done_callback(lambda _: self._calls.put(None))
         deferred: list[_Call] = []
         while not waited_for.done():
@@ -64,7 +64,7 @@ class CallThread:
             self._calls.put(call)
 
     def stop(self) -> None:
-        """After the calls made so far. Does not wait."""
+        """Stops the thread after the calls made so far. Does not wait for it."""
         self._is_stopped = True
         self._calls.put(None)
 

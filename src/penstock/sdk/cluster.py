@@ -1,4 +1,4 @@
-"""What an admin client is told of a cluster: brokers, topics, groups, lag, settings. Frozen values."""
+"""Frozen values that an admin client returns: brokers, topics, groups, lag, settings."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TopicInfo:
 class GroupListing:
     group_id: str
     state: str
-    """Kafka's word: Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Dead."""
+    """Kafka's name: Stable, Empty, PreparingRebalance, CompletingRebalance, Assigning, Reconciling, Dead."""
     protocol: Literal["classic", "consumer", "unknown"]
 
 
@@ -88,7 +88,7 @@ class GroupInfo:
     members: tuple[MemberInfo, ...]
 
     def names(self) -> dict[str, str]:
-        """A short name for each member id: instance id or client id where it is alone with it, else the member id."""
+        """A short name for each member id: the instance id or client id if it is unique, else the member id."""
         wanted = {member.member_id: member.instance_id or member.client_id for member in self.members}
         taken = list(wanted.values())
         return {member_id: name if taken.count(name) == 1 else member_id for member_id, name in wanted.items()}
@@ -101,12 +101,12 @@ class PartitionLag:
     committed: int | None
     start_offset: int | None
     end_offset: int | None
-    """None: there is no such partition any more."""
+    """None if the partition no longer exists."""
     member_id: str | None
 
     @property
     def lag(self) -> int | None:
-        """None: nothing was committed, or the partition is gone."""
+        """None if nothing was committed or the partition no longer exists."""
         if self.committed is None or self.start_offset is None or self.end_offset is None:
             return None
         return max(0, self.end_offset - max(self.committed, self.start_offset))
@@ -122,7 +122,7 @@ class OffsetChange:
 
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """A place for `reset_offsets`: so many records forwards, or backwards when negative."""
+    """A position for `reset_offsets`: this number of records forward, or backward if negative."""
 
     records: int
 
@@ -131,7 +131,7 @@ class ShiftBy:
 class ConfigSetting:
     name: str
     value: str | None
-    """None: not set, or a secret."""
+    """None if the setting is not set or secret."""
     source: Literal["topic", "broker", "cluster", "file", "default", "group", "unknown"]
     is_read_only: bool
     is_sensitive: bool

@@ -1,8 +1,8 @@
-"""`Consumer`: the asyncio consumer, a `BlockingConsumer` in a thread of its own.
+"""`Consumer`: the asyncio consumer, a `BlockingConsumer` in a dedicated thread.
 
-Iteration takes buffered records without a thread switch. Cancelling a wait loses nothing: records land in the buffer
-and come with the next call. Rebalance callbacks may be plain functions or coroutines; they run in the event loop while
-the group waits, and may call this consumer.
+Iteration takes buffered records without a thread switch. Cancelling a wait loses nothing: the records stay in the
+buffer for the next call. Rebalance callbacks may be plain functions or coroutines. They run in the event loop while the
+rebalance waits, and may call this consumer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeAlias, Unpack
+from typing import Any, Self, TypeAlias, Unpack
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.sdk.blocking_consumer import (
@@ -51,7 +51,7 @@ class Consumer:
     def blocking(bootstrap_servers: str | None = None, **options: Unpack[ConsumerOptions]) -> BlockingConsumer:
         return BlockingConsumer(bootstrap_servers, **options)
 
-    # -- what to read ----------------------------------------------------------------------------------------
+    # -- subscription and assignment -------------------------------------------------------------------------
 
     async def subscribe(
         self,
@@ -60,7 +60,7 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """As a member of the group. A topic that begins with ^ is a regular expression."""
+        """Subscribes as a member of the group. A topic that begins with ^ is a regular expression."""
         loop = asyncio.get_running_loop()
 
         def bridged(callback: RebalanceCallback | None) -> OnRebalance | None:
@@ -80,7 +80,7 @@ class Consumer:
     async def assign(
         self, *what: str | TopicPartition, at: Position | Mapping[TopicPartition, Position] = "committed"
     ) -> None:
-        """Partitions, or all partitions of topics, without a group's say. Replaces what was assigned before."""
+        """Assigns partitions, or all partitions of topics, without the group. Replaces the earlier assignment."""
         await self._thread.call(self._core.assign, *what, at=at)
 
     async def assignment(self) -> list[TopicPartition]:
@@ -106,7 +106,7 @@ class Consumer:
         return record
 
     async def poll(self, max_records: int | None = None, timeout_s: float = 1.0) -> list[Record]:
-        """What is there, waiting for the first record; empty when none came in time."""
+        """Returns the available records. Waits for the first one, and returns an empty list if none arrives in time."""
         handout = self._core.handout
         handout.finish()
         deadline = time.monotonic() + timeout_s
@@ -117,17 +117,17 @@ class Consumer:
         return handout.take(max_records or self._max_poll_records)
 
     async def at_end(self) -> bool:
-        """Nothing is buffered, and every assigned partition was read to the end it had a moment ago."""
+        """Whether nothing is buffered and every assigned partition has been read to its end."""
         return await self._thread.call(self._core.at_end)
 
     # -- moving ----------------------------------------------------------------------------------------------
 
     async def seek(self, to: Position, partitions: Partitions | None = None) -> None:
-        """All assigned partitions unless told which. Reading goes on from there."""
+        """Moves the positions of the given partitions, or of all assigned ones."""
         await self._thread.call(self._core.seek, to, partitions)
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset of the next record to be handed out, where that is known."""
+        """The offset of the next record that the application gets, if known."""
         return self._core.position(partition)
 
     async def pause(self, *partitions: TopicPartition) -> None:
@@ -139,20 +139,24 @@ class Consumer:
     # -- offsets ---------------------------------------------------------------------------------------------
 
     async def commit(self, what: Commitable | None = None) -> None:
-        """Waits for the coordinator. Without an argument: everything handed out so far."""
+        """Commits, and waits for the coordinator. Without an argument: everything that the application got so far."""
         offsets = self._core.offsets_to_commit(what)
         if offsets:
             await self._thread.call(self._core.commit_offsets, offsets, is_everything=what is None)
+
+    async def transactional_offsets(self, what: Commitable | None) -> tuple[dict[TopicPartition, int], Any]:
+        """For `Transaction.send_offsets`."""
+        return await self._thread.call(self._core.transactional_offsets, what)
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, int | None]:
         return await self._thread.call(self._core.committed, partitions or None)
 
     async def bounds(self, partition: TopicPartition) -> tuple[int, int]:
-        """First offset there is, and the one after the last."""
+        """The first offset and the end offset of the log."""
         return await self._thread.call(self._core.bounds, partition)
 
     async def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
-        """The first record not older than the time; None where there is none."""
+        """The offset of the first record not older than the time; None if there is none."""
         return await self._thread.call(self._core.offsets_at, times)
 
     def metrics(self) -> ConsumerMetrics:
@@ -181,7 +185,7 @@ class Consumer:
     def _tell(
         self, loop: asyncio.AbstractEventLoop, callback: RebalanceCallback, partitions: list[TopicPartition]
     ) -> None:
-        """In the consumer's thread, inside a librdkafka call."""
+        """Runs the callback in the loop. Called in the consumer's thread, inside a librdkafka call."""
 
         async def run() -> None:
             answer = callback(partitions)

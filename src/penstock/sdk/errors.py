@@ -1,16 +1,19 @@
-"""What can go wrong for a client, each with a sentence that says what to do.
+"""The errors of the client. Each has a sentence that says what to do.
 
-ClientError(sentence, name)            name: Kafka's or librdkafka's word for it, for programs
+ClientError(sentence, name)            name: Kafka's or librdkafka's name of the error, for programs
 +-- BadSetting                         refused before anything was sent (also a ConfigError)
 +-- Unreachable                        no broker answers
-+-- TimedOut                           no answer in time: it may or may not have happened
-+-- Refused                            the cluster said no
++-- TimedOut                           no answer in time: the request may have taken effect
++-- Refused                            the cluster refused the request
 |   +-- UnknownTopic, TopicExists
 |   +-- UnknownGroup, GroupNotEmpty
 |   `-- NotAllowed                     authentication or authorisation
 +-- DeliveryFailed                     a record was not acknowledged
-+-- CommitFailed                       the partitions belong to another member by now
-+-- NotPolled                          max_poll_interval_ms went by between two polls
++-- TransactionAborted                 the transaction failed and is aborted: begin it again
++-- ProducerFailed                     the producer cannot go on: make a new one
+|   `-- ProducerFenced                 another producer has begun with its transactional id
++-- CommitFailed                       the partitions now belong to another member
++-- NotPolled                          more than max_poll_interval_ms between two polls
 `-- ClientClosed                       used after close
 """
 
@@ -34,7 +37,7 @@ class BadSetting(ClientError, ConfigError):
 class Unreachable(ClientError):
     def __init__(self, servers: str, reason: str = "") -> None:
         why = f" ({reason})" if reason else ""
-        super().__init__(f"no broker answers at {servers}{why}: is it running, and is this its address?", "UNREACHABLE")
+        super().__init__(f"no broker answers at {servers}{why}: check that it runs, and the address", "UNREACHABLE")
         self.servers = servers
 
 
@@ -67,6 +70,18 @@ class NotAllowed(Refused):
 
 
 class DeliveryFailed(ClientError):
+    pass
+
+
+class TransactionAborted(ClientError):
+    pass
+
+
+class ProducerFailed(ClientError):
+    pass
+
+
+class ProducerFenced(ProducerFailed):
     pass
 
 
@@ -119,10 +134,11 @@ _STALE_MEMBER = frozenset(
 )
 _ADVICE: dict[int, str] = {
     KafkaError.MSG_SIZE_TOO_LARGE: "raise max.message.bytes of the topic",
-    KafkaError.INVALID_REPLICATION_FACTOR: "there must be as many brokers as replicas",
-    KafkaError.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
-    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than min.insync.replicas asks for",
-    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "its other members use no assignment strategy that this one offers",
+    KafkaError.INVALID_REPLICATION_FACTOR: "the cluster needs at least as many brokers as replicas",
+    KafkaError.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires",
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "fewer replicas are in sync than min.insync.replicas requires",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "the group's other members do not use this assignment strategy",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: "transaction_timeout_ms is above transaction.max.timeout.ms of the brokers",
     KafkaError.UNSUPPORTED_VERSION: "the broker does not serve this request",
     KafkaError._UNSUPPORTED_FEATURE: "the broker does not serve this request",
     KafkaError._AUTO_OFFSET_RESET: "seek to an offset that exists, or set auto_offset_reset to earliest or latest",
@@ -132,25 +148,25 @@ _ADVICE: dict[int, str] = {
 def translate(
     error: KafkaError, doing: str, servers: str, *, is_down: bool = False, changes: bool = True
 ) -> ClientError:
-    """`doing` opens the sentence ("cannot create topic x"); `is_down` says that no broker answered lately; what
-    `changes` nothing has not happened by halves."""
+    """`doing` opens the sentence ("cannot create topic x"). `is_down`: no broker has answered lately. `changes`: the
+    request changes something, so that its outcome is unknown after a timeout."""
     code = error.code()
     if code in _NO_CONNECTION or (is_down and code in TIMEOUTS):
         return Unreachable(servers)
     if code in TIMEOUTS:
-        unknown = "; it may or may not have happened" if changes else ""
+        unknown = "; the request may have taken effect" if changes else ""
         return TimedOut(f"{doing}: no answer in time{unknown}", error.name())
     if code == KafkaError._INVALID_ARG:
         return BadSetting(f"{doing}: {_reason(error)}", error.name())
     if code == KafkaError._MAX_POLL_EXCEEDED:
         return NotPolled(
-            "too long between two polls, so the group gave the partitions to others: handle fewer records a poll "
+            "too long between two polls, so the group reassigned the partitions: handle fewer records per poll "
             "(max_poll_records) or raise max_poll_interval_ms",
             error.name(),
         )
     if code in _STALE_MEMBER:
         return CommitFailed(
-            f"{doing}: the partitions have moved to another member, which gets the records again", error.name()
+            f"{doing}: the partitions now belong to another member, which reads the records again", error.name()
         )
     kind = _KINDS.get(code, Refused)
     advice = _ADVICE.get(code, "")
@@ -159,7 +175,7 @@ def translate(
 
 
 def _reason(error: KafkaError) -> str:
-    """The broker's own words without a full stop, and Kafka's name once."""
+    """The broker's message without a full stop, and Kafka's name of the error once."""
     said = error.str().removeprefix("Broker: ").removeprefix("Local: ").rstrip(". ")
     return said if _name(error) in said else f"{said} ({_name(error)})"
 

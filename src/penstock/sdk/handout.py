@@ -1,8 +1,8 @@
-"""Records between librdkafka and the application, and how far the application got.
+"""Records between librdkafka and the application, and the application's progress.
 
-A record is buffered, then handed out, then done. Asking for more says that what was handed out is done, so an
-automatic commit never covers a record that was not handled (at least once). All of it is forgotten for a partition
-that is taken away. Used by the thread that fetches and the one that reads, hence the lock.
+A record is buffered, then handed out, then done. When the application asks for more, the records that it has are done.
+So an automatic commit never covers a record that was not handled (at least once). For a revoked partition everything is
+dropped. The fetching thread and the reading thread use this, hence the lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Handout:
             self._buffer.extend(records)
 
     def finish(self) -> None:
-        """What was handed out is done."""
+        """Marks all records that were handed out as done."""
         with self._lock:
             self._done.update(self._current)
             self._current.clear()
@@ -51,7 +51,7 @@ class Handout:
         return taken
 
     def take_done(self) -> dict[TopicPartition, int]:
-        """Offsets to commit, each told once."""
+        """Returns the offsets to commit, and clears them."""
         with self._lock:
             done, self._done = self._done, {}
         return done

@@ -1,8 +1,8 @@
-"""What a client did and how fast: our own counts, and librdkafka's statistics for what only it sees.
+"""Metrics of clients: our own counters, and librdkafka's statistics.
 
-librdkafka emits a JSON document every `metrics_interval_ms`. It is kept as text and parsed when somebody asks, so
-that metrics nobody reads cost nothing. Rates and averages are those of the last complete interval; before the first
-two documents arrived they are zero.
+librdkafka emits a JSON document every `metrics_interval_ms`. It is kept as text and parsed only on request, so that
+unused metrics cost nothing. Rates and averages cover the last complete interval. Before the second document they are
+zero.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATENCIES_KEPT = 2048
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds, over the last deliveries."""
+    """Latencies of the last deliveries, in milliseconds."""
 
     mean_ms: float = 0.0
     p50_ms: float = 0.0
@@ -31,39 +31,39 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
     records_sent: int
-    """Acknowledged since the start."""
+    """Records acknowledged since the start."""
     bytes_sent: int
-    """Keys and values of these."""
+    """Bytes of their keys and values."""
     records_failed: int
     records_queued: int
-    """Not acknowledged yet."""
+    """Records not acknowledged yet."""
     send_rate: float
-    """Records acknowledged a second."""
+    """Records acknowledged per second."""
     byte_rate: float
     error_rate: float
-    """Records failed a second."""
+    """Records failed per second."""
     latency: Latency
     batch_size_bytes: float
-    """Mean size of a batch as it went over the wire."""
+    """Mean size of a batch on the wire."""
     batch_records: float
     compression_ratio: float
-    """Bytes of keys and values for one byte of batch; framing counts, so that it is below 1 without compression."""
+    """Bytes of keys and values per byte of batch. Framing counts, so that it is below 1 without compression."""
     broker_rtt_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMetrics:
     records_consumed: int
-    """Handed to the application since the start."""
+    """Records handed to the application since the start."""
     bytes_consumed: int
     fetch_rate: float
-    """Records received a second."""
+    """Records received per second."""
     byte_rate: float
     fetch_requests_rate: float
     fetch_latency_ms: float
-    """Mean round trip to the brokers; a long poll that waits for data counts whole."""
+    """Mean round trip to the brokers, including the wait of long polls for data."""
     lag: Mapping[TopicPartition, int]
-    """Records between what was handed out and the end, by assigned partition; absent where not known yet."""
+    """Records not handed out yet, for each assigned partition whose end is known."""
     commits: int
     commits_failed: int
     commit_rate: float
@@ -117,7 +117,7 @@ class Interval:
         return difference / self.seconds if self.seconds > 0 else 0.0
 
     def grown(self, name: str) -> int:
-        """By how much a total of the document grew."""
+        """The increase of a total in the document."""
         return int(self.after.get(name, 0)) - int(self.before.get(name, 0))
 
 
@@ -185,7 +185,7 @@ def _fetches(document: dict[str, Any]) -> int:
 
 
 def _lag(document: dict[str, Any], positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Against the end that librdkafka last saw; what was handed out since cannot make it negative."""
+    """The lag behind the end that librdkafka saw last, never negative."""
     found: dict[TopicPartition, int] = {}
     for topic, entry in document.get("topics", {}).items():
         for number, partition in entry.get("partitions", {}).items():

@@ -1,4 +1,4 @@
-"""Offsets that a consumer asks for: of the group, of the log, by time; and positions as librdkafka's numbers."""
+"""Lookup of offsets for a consumer (committed, log ends, by time), and positions as librdkafka's numbers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OffsetLookup:
         if not times:
             return {}
         asked = [LibrdkafkaPartition(*one, int(when.timestamp() * 1000)) for one, when in times.items()]
-        with self._connection.translated("cannot look offsets up by time"):
+        with self._connection.translated("cannot look up offsets by time"):
             found = self._client.offsets_for_times(asked, timeout=self._timeout_s)
         for one in found:
             if one.error is not None:
@@ -46,7 +46,7 @@ class OffsetLookup:
         return {own(one): one.offset if one.offset >= 0 else None for one in found}
 
     def resolve(self, positions: Mapping[TopicPartition, Position], *, seeking: bool) -> dict[TopicPartition, int]:
-        """librdkafka assigns but does not seek to "what is committed", so that is looked up."""
+        """librdkafka can assign the committed offset but not seek to it, so that offset is looked up."""
         offsets: dict[TopicPartition, int] = {}
         times: dict[TopicPartition, datetime] = {}
         committed: list[TopicPartition] = []
@@ -64,7 +64,7 @@ class OffsetLookup:
                     offsets[partition] = position
                 case _:
                     raise BadSetting(
-                        f"{position!r} is no position: give an offset, a datetime, earliest, latest or committed"
+                        f"{position!r} is not a position: give an offset, a datetime, earliest, latest or committed"
                     )
         if committed and not self._has_group:
             offsets.update(dict.fromkeys(committed, self._reset))

@@ -1,7 +1,7 @@
-"""How many partitions topics have, for partitioners that librdkafka does not run.
+"""The number of partitions of topics, for partitioners that librdkafka does not run.
 
-One question a topic at a time: all who need the answer wait for the same one, and hear of its failure together. A count
-that has grown old is used while the next question is under way: partitions are added, hardly ever removed.
+There is one request for a topic at a time. All callers that need the answer share it, also if it fails. An old count is
+used while the next request is under way: partitions are added, hardly ever removed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PartitionCounts:
         self._asked: dict[str, Future[int]] = {}
 
     def of(self, topic: str) -> int | None:
-        """None: ask first."""
+        """The number of partitions. None means that `ask` must be called first."""
         known = self._known.get(topic)
         if known is None:
             return None
@@ -48,13 +48,13 @@ class PartitionCounts:
         return count
 
     def ask(self, topic: str) -> Future[int]:
-        """Returns at once. The future cannot be cancelled: others may wait for it."""
+        """Starts a request and returns at once. The future cannot be cancelled, because others may wait for it."""
         with self._lock:
             asked = self._asked.get(topic)
             if asked is None:
                 asked = self._asked[topic] = Future()
                 asked.set_running_or_notify_cancel()
-                # A daemon: nobody waits for the answer at exit.
+                # A daemon thread: exiting does not wait for the answer.
                 name = f"penstock-partitions-{topic}"
                 threading.Thread(target=self._answer, args=(topic, asked), name=name, daemon=True).start()
         return asked
@@ -62,7 +62,7 @@ class PartitionCounts:
     def _answer(self, topic: str, asked: Future[int]) -> None:
         try:
             count = self._learn(topic)
-        except BaseException as error:  # whatever it is, those who wait have to hear of it
+        except BaseException as error:  # every error goes to the callers that wait
             self._forget(topic)
             asked.set_exception(error)
         else:
@@ -75,8 +75,8 @@ class PartitionCounts:
             del self._asked[topic]
 
     def _learn(self, topic: str) -> int:
-        """The first question makes the broker create the topic, where it does that; a later one is answered."""
-        doing = f"cannot learn the partitions of {topic}"
+        """Asks until the topic exists: the first request makes the broker create it, if automatic creation is on."""
+        doing = f"cannot read the partitions of {topic}"
         deadline_s = time.monotonic() + CREATION_GRACE_S
         while True:
             try:

@@ -1,9 +1,9 @@
-"""Which partition a record goes to.
+"""Partitioners: the choice of a partition for a record.
 
-`"hash"` runs inside librdkafka: a key always goes to the same partition (murmur2, as Kafka's Java client
-counts it); records without a key stay with one partition for a batch and then move on, which spreads them
-evenly and keeps batches whole. `"round-robin"` gives each record to the next partition, key or not. Anything
-else is a callable. The last two need the number of partitions, which the producer asks for and refreshes.
+`"hash"` runs inside librdkafka. A key always goes to the same partition (murmur2, as in Kafka's Java client). Records
+without a key stay with one partition for a batch and then change, which spreads them evenly and keeps batches large.
+`"round-robin"` sends each record to the next partition, with or without a key. Any callable is a custom partitioner.
+The last two need the number of partitions, which the producer asks for and refreshes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ NATIVE = "murmur2_random"
 
 class CustomPartitioner(Protocol):
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, /) -> int:
-        """From 0 to partition_count - 1."""
+        """Returns a number from 0 to partition_count - 1."""
 
 
 Partitioner: TypeAlias = Literal["hash", "round-robin"] | CustomPartitioner
 
 
 def hash_partition(key: bytes, partition_count: int) -> int:
-    """Where `"hash"` and Kafka's Java client send this key."""
+    """The partition to which `"hash"` and Kafka's Java client send this key."""
     return murmur2(key, partition_count)
 
 
 class RoundRobinPartitioner:
-    """Each topic has a turn of its own."""
+    """Counts separately for each topic."""
 
     def __init__(self) -> None:
         self._turns: dict[str, itertools.count[int]] = {}
@@ -48,11 +48,11 @@ class RoundRobinPartitioner:
 
 
 def resolve(partitioner: Partitioner) -> CustomPartitioner | None:
-    """None: librdkafka decides."""
+    """The partitioner to call. None means that librdkafka decides."""
     if partitioner == "hash":
         return None
     if partitioner == "round-robin":
         return RoundRobinPartitioner()
     if callable(partitioner):
         return partitioner
-    raise ValueError(f'partitioner is "hash", "round-robin" or a callable, not {partitioner!r}')
+    raise ValueError(f'partitioner must be "hash", "round-robin" or a callable, not {partitioner!r}')

@@ -1,8 +1,8 @@
 """The producers: `Producer` for asyncio, `BlockingProducer` (or `Producer.blocking(...)`) for threads.
 
-`send` returns when the cluster has acknowledged the record. `submit` returns when there is room for it, with a
-future: a loop over `submit` fills batches, a loop over `send` waits for each. Leaving the `with` block waits for
-everything that was submitted.
+`send` returns when the cluster has acknowledged the record. `submit` returns a future as soon as the buffer has room: a
+loop over `submit` fills batches, a loop over `send` waits for each record. Leaving the `with` block waits for all
+submitted records.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Self, TypedDict, Unpack
 
 from penstock.sdk.errors import ClientError
 from penstock.sdk.metrics import ProducerMetrics
-from penstock.sdk.producer_engine import FULL_QUEUE_PAUSE_S, ProducerConfig, ProducerEngine, ProducerOptions
+from penstock.sdk.producer_engine import ABORTED, FULL_QUEUE_PAUSE_S, ProducerConfig, ProducerEngine, ProducerOptions
 from penstock.sdk.records import Delivery, Headers, NewRecord, Payload
+from penstock.sdk.transactions import BlockingTransaction, Transaction
 
 __all__ = ["BlockingProducer", "Producer", "ProducerConfig", "ProducerOptions"]
 
 
 class Producer:
-    """For asyncio:
+    """The producer for asyncio:
 
     async with Producer("localhost:9092") as producer:
         delivery = await producer.send("events", b"hello", key="user-1")
@@ -82,18 +83,22 @@ class Producer:
         )
 
     async def send_many(self, topic: str, records: Iterable[NewRecord]) -> list[Delivery]:
-        """All in flight at once. The first failure is raised when the others are settled too."""
+        """Sends all records at once. After all have an outcome, the first failure is raised."""
         futures = [await self.submit(topic, new.value, **_options(new)) for new in records]
         results = await asyncio.gather(*futures, return_exceptions=True)
         return _without_failures(results)
 
+    def transaction(self) -> Transaction:
+        """For `async with`: commits at the end of the block, aborts if an exception leaves it. One at a time."""
+        return Transaction(self._engine.transaction_engine())
+
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Until everything submitted so far was acknowledged or failed."""
+        """Waits until everything submitted so far was acknowledged or has failed."""
         await asyncio.to_thread(self._engine.flush, self._engine.delivery_timeout_s if timeout_s is None else timeout_s)
         self._settle()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Flushes first; what is not acknowledged in time fails."""
+        """Flushes and closes. Records that are not acknowledged in time fail."""
         await asyncio.to_thread(self._engine.close, self._engine.delivery_timeout_s if timeout_s is None else timeout_s)
         self._settle()
 
@@ -101,6 +106,8 @@ class Producer:
         return self._engine.metrics()
 
     async def __aenter__(self) -> Self:
+        if self._engine.transactions is not None:
+            await asyncio.to_thread(self._engine.transactions.initialise)
         return self
 
     async def __aexit__(
@@ -109,7 +116,7 @@ class Producer:
         await self.close()
 
     def _wake(self) -> None:
-        """In the serving thread, after deliveries: one call into the loop for all of them."""
+        """Called in the serving thread after deliveries: one call into the loop for all of them."""
         if self._settled and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._settle)
 
@@ -118,15 +125,17 @@ class Producer:
             settled, self._settled = self._settled, []
         for future, result in settled:
             if future.done():
-                continue  # whoever waited was cancelled
+                continue  # the caller was cancelled
             if isinstance(result, ClientError):
                 future.set_exception(result)
+                if result.name == ABORTED:
+                    future.exception()  # seen: an abort is no surprise that asyncio has to log for each record
             else:
                 future.set_result(result)
 
 
 class BlockingProducer:
-    """For threads; any number of them may share one.
+    """The producer for threads. Any number of threads may share one.
 
     with BlockingProducer("localhost:9092") as producer:
         delivery = producer.send("events", b"hello", key="user-1")
@@ -146,7 +155,7 @@ class BlockingProducer:
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> None:
-        """`submit` with a callback instead of a future, which costs half. `then` is called in another thread."""
+        """Like `submit`, with a callback instead of a future, at half the cost. Another thread calls `then`."""
         if partition is None:
             while (chosen := self._engine.partition_for(topic, key, value)) is None:
                 self._engine.learn_partitions(topic).result()
@@ -166,7 +175,7 @@ class BlockingProducer:
     ) -> Future[Delivery]:
         """Waits only while the buffer is full."""
         future: Future[Delivery] = Future()
-        future.set_running_or_notify_cancel()  # it cannot be taken back
+        future.set_running_or_notify_cancel()  # it cannot be cancelled
 
         def sink(result: Delivery | ClientError) -> None:
             if isinstance(result, ClientError):
@@ -193,9 +202,13 @@ class BlockingProducer:
         ).result()
 
     def send_many(self, topic: str, records: Iterable[NewRecord]) -> list[Delivery]:
-        """All in flight at once. The first failure is raised when the others are settled too."""
+        """Sends all records at once. After all have an outcome, the first failure is raised."""
         futures = [self.submit(topic, new.value, **_options(new)) for new in records]
         return _without_failures([future.exception() or future.result() for future in futures])
+
+    def transaction(self) -> BlockingTransaction:
+        """For `with`: commits at the end of the block, aborts if an exception leaves it. One at a time."""
+        return BlockingTransaction(self._engine.transaction_engine())
 
     def flush(self, timeout_s: float | None = None) -> None:
         self._engine.flush(self._engine.delivery_timeout_s if timeout_s is None else timeout_s)
@@ -207,6 +220,8 @@ class BlockingProducer:
         return self._engine.metrics()
 
     def __enter__(self) -> Self:
+        if self._engine.transactions is not None:
+            self._engine.transactions.initialise()
         return self
 
     def __exit__(

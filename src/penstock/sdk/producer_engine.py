@@ -1,7 +1,7 @@
-"""What both producers stand on: one librdkafka handle, the thread that serves it, partitions, counts.
+"""The common part of both producers: a librdkafka handle, the thread that serves it, partition counts, metrics.
 
-Deliveries are reported in the serving thread: `sink(result)` once a record, then `after_poll()` once for all that
-came together, so that an event loop is woken once and not a thousand times.
+The serving thread reports deliveries: `sink(result)` for each record, then `after_poll()` once for all that arrived
+together, so that an event loop is woken once.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -25,6 +26,7 @@ from penstock.sdk.errors import (
     DeliveryFailed,
     Refused,
     TimedOut,
+    TransactionAborted,
     UnknownTopic,
     Unreachable,
 )
@@ -33,6 +35,7 @@ from penstock.sdk.partition_counts import PartitionCounts
 from penstock.sdk.partitioners import NATIVE, Partitioner, resolve
 from penstock.sdk.records import Delivery, Headers, Payload, header_list
 from penstock.sdk.settings import ClusterConnection
+from penstock.sdk.transaction_engine import TransactionEngine
 
 Sink: TypeAlias = Callable[[Delivery | ClientError], None]
 
@@ -40,12 +43,13 @@ POLL_S = 0.05
 FULL_QUEUE_PAUSE_S = 0.002
 LOCAL_PARTITION = -1  # librdkafka decides
 NEVER_MS = 0
+ABORTED = "TRANSACTION_ABORTED"
 PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
-SMALLEST_RECORD_LIMIT, LARGEST_RECORD_LIMIT = 1000, 1_000_000_000  # what librdkafka takes for message.max.bytes
+SMALLEST_RECORD_LIMIT, LARGEST_RECORD_LIMIT = 1000, 1_000_000_000  # librdkafka's bounds of message.max.bytes
 
 
 class ProducerOptions(TypedDict, total=False):
-    """Keyword arguments of a producer; `ProducerConfig` has their meaning and defaults."""
+    """Keyword arguments of a producer. `ProducerConfig` documents them and has their defaults."""
 
     acks: Literal["all", 0, 1]
     idempotent: bool | None
@@ -59,6 +63,8 @@ class ProducerOptions(TypedDict, total=False):
     buffer_size_bytes: int
     metrics_interval_ms: int
     client_id: str
+    transactional_id: str | None
+    transaction_timeout_ms: int
     settings: Mapping[str, object]
 
 
@@ -66,35 +72,40 @@ class ProducerOptions(TypedDict, total=False):
 class ProducerConfig:
     acks: Literal["all", 0, 1] = "all"
     idempotent: bool | None = None
-    """Retries never write a record twice or out of order. None: on when acks is "all", which it needs."""
+    """Retries never write a record twice or out of order. Needs acks="all". None: on if acks is "all"."""
     batch_size_bytes: int = 16_384
     linger_ms: float = 10
-    """How long a batch waits for company."""
+    """How long a batch waits for more records."""
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     partitioner: Partitioner = "hash"
     retries: int | None = None
-    """None: until delivery_timeout_ms is over."""
+    """None: retry until delivery_timeout_ms is over."""
     delivery_timeout_ms: int = 120_000
     timeout_counts_from: Literal["sending", "progress"] = "sending"
-    """sending: each record has its own time, also that in the buffer. progress: all that wait are given up when no
-    record was answered for so long, and none before, however much there is to send."""
+    """sending: each record has its own timeout, which includes its time in the buffer. progress: all waiting records
+    fail when no record was acknowledged for that long, and none fails earlier."""
     buffer_size_bytes: int = 64 * 1024 * 1024
-    """Of records not acknowledged; when full, `send` waits."""
+    """Limit for unacknowledged records; when it is reached, `send` waits."""
     metrics_interval_ms: int = 1000
     client_id: str = "penstock"
+    transactional_id: str | None = None
+    """Name of this producer over restarts; with it the producer has transactions. A new producer with the same name
+    fences the one before."""
+    transaction_timeout_ms: int = 60_000
+    """The coordinator aborts a transaction that is open for longer."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """Anything else by librdkafka's name, for example {"security.protocol": "SSL"}."""
+    """Other settings by librdkafka's names, for example {"security.protocol": "SSL"}."""
 
     @property
     def record_limit(self) -> int:
-        """The topic says how large a record may be; librdkafka's own limit is only the room there is."""
+        """librdkafka's limit on a record: as large as the buffer, because the topic has the actual limit."""
         return max(SMALLEST_RECORD_LIMIT, min(self.buffer_size_bytes // 1024 * 1024, LARGEST_RECORD_LIMIT))
 
     def librdkafka(self) -> dict[str, object]:
         if self.acks not in ("all", 0, 1):
-            raise ValueError(f'acks is "all", 1 or 0, not {self.acks!r}')
+            raise ValueError(f'acks must be "all", 1 or 0, not {self.acks!r}')
         if self.timeout_counts_from not in ("sending", "progress"):
-            raise ValueError(f'timeout_counts_from is "sending" or "progress", not {self.timeout_counts_from!r}')
+            raise ValueError(f'timeout_counts_from must be "sending" or "progress", not {self.timeout_counts_from!r}')
         named: dict[str, object] = {
             "acks": self.acks,
             "enable.idempotence": self.acks == "all" if self.idempotent is None else self.idempotent,
@@ -109,7 +120,20 @@ class ProducerConfig:
         }
         if self.retries is not None:
             named["retries"] = self.retries
+        if self.transactional_id is not None:
+            named |= self._transactional()
         return named
+
+    def _transactional(self) -> dict[str, object]:
+        if not self.transactional_id:
+            raise ValueError("transactional_id must not be empty")
+        if self.acks != "all" or self.idempotent is False:
+            raise ValueError('transactions need acks="all" and idempotence')
+        return {
+            "transactional.id": self.transactional_id,
+            "transaction.timeout.ms": self.transaction_timeout_ms,
+            "delivery.timeout.ms": min(self.delivery_timeout_ms, self.transaction_timeout_ms),  # librdkafka wants that
+        }
 
 
 class ProducerEngine:
@@ -130,10 +154,26 @@ class ProducerEngine:
             self._client = LibrdkafkaProducer(self._connection.configuration(own))
         except (KafkaException, TypeError, ValueError) as error:
             raise self._connection.refused_setting(error, "cannot make a producer") from error
+        self._transactions: TransactionEngine | None = None
+        if config.transactional_id is not None:
+            timeout_s = config.transaction_timeout_ms / 1000
+            self._transactions = TransactionEngine(self._client, self._connection, config.transactional_id, timeout_s)
         self._partition_counts = PartitionCounts(self._client, self._connection, self.delivery_timeout_s)
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name="penstock-producer", daemon=True)
         self._thread.start()
+
+    @property
+    def transactions(self) -> TransactionEngine | None:
+        """None: the producer has no transactional id."""
+        return self._transactions
+
+    def transaction_engine(self) -> TransactionEngine:
+        if self._is_closed:
+            raise ClientClosed("producer")
+        if self._transactions is None:
+            raise BadSetting("this producer has no transactions: give transactional_id=...")
+        return self._transactions
 
     # -- sending ---------------------------------------------------------------------------------------------
 
@@ -147,7 +187,7 @@ class ProducerEngine:
         timestamp_ms: int | None,
         sink: Sink,
     ) -> bool:
-        """False: the queue is full, try again in a moment."""
+        """False means that the queue is full: try again later."""
         if self._is_closed:
             raise ClientClosed("producer")
         try:
@@ -168,15 +208,17 @@ class ProducerEngine:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise self._too_large(topic, _size(value, key, headers)) from error
+            if self._transactions is not None and error.args[0].code() == KafkaError._STATE:
+                raise _not_in_a_transaction(topic, self._transactions) from error
             raise self._delivery_error(error.args[0], topic, partition, key) from error
         except (TypeError, ValueError, AttributeError) as error:
             raise BadSetting(
-                f"cannot send this to {topic!r}: {error}; keys, values and header values are bytes, text or None"
+                f"cannot send this to {topic!r}: {error}; keys, values and header values must be bytes, text or None"
             ) from error
         return True
 
     def partition_for(self, topic: str, key: Payload, value: Payload) -> int | None:
-        """None: wait for `learn_partitions` first."""
+        """The partition. None means: wait for `learn_partitions` first."""
         if self._partitioner is None:
             return LOCAL_PARTITION
         count = self._partition_counts.of(topic)
@@ -195,23 +237,29 @@ class ProducerEngine:
         return chosen
 
     def learn_partitions(self, topic: str) -> Future[int]:
-        """Shared by all who need the answer."""
+        """The number of partitions, in one request for all callers."""
         return self._partition_counts.ask(topic)
 
     def is_flushed(self) -> bool:
         return len(self._client) == 0
 
     def flush(self, timeout_s: float) -> None:
-        """Blocks until everything sent so far was acknowledged or failed."""
+        """Blocks until everything sent so far was acknowledged or has failed."""
         if self._counts_from_progress:
-            while not self.is_flushed():  # or given up, by the serving thread
-                self._client.flush(POLL_S)
+            while not self.is_flushed():  # or the serving thread gives up
+                self._flush(POLL_S)
             return
-        left = self._client.flush(timeout_s)
+        left = self._flush(timeout_s)
         if left:
             if self._connection.is_down:
                 raise Unreachable(self._connection.servers)
             raise TimedOut(f"{left} records are not acknowledged after {timeout_s:g} s", "TIMED_OUT")
+
+    def _flush(self, timeout_s: float) -> int:
+        """The number of records that are still not acknowledged."""
+        with _fatal_error_told():
+            return self._client.flush(timeout_s)
+        return self._client.flush(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         if self._is_closed:
@@ -222,7 +270,7 @@ class ProducerEngine:
         finally:
             if not self.is_flushed():
                 self._client.purge()
-                self._client.flush(1.0)  # reports what was purged
+                self._flush(1.0)  # reports the purged records
             self._thread.join()
 
     def metrics(self) -> ProducerMetrics:
@@ -232,7 +280,8 @@ class ProducerEngine:
 
     def _serve(self) -> None:
         while not (self._is_closed and self.is_flushed()):
-            self._client.poll(POLL_S)
+            with _fatal_error_told():
+                self._client.poll(POLL_S)
             self._after_poll()
             if self._counts_from_progress:
                 self._look_at_progress()
@@ -245,7 +294,7 @@ class ProducerEngine:
         elif now_s > self._progress_at_s + self.delivery_timeout_s:
             self._has_given_up = True
             self._progress_at_s = now_s
-            self._client.purge()  # what is sent from now on has its own chance
+            self._client.purge()  # later records start a new timeout
 
     def _on_delivery(self, sink: Sink, error: KafkaError | None, message: Message) -> None:
         topic = message.topic() or ""
@@ -280,8 +329,8 @@ class ProducerEngine:
 
     def _too_large(self, topic: str, size: int) -> DeliveryFailed:
         return DeliveryFailed(
-            f"a record for {topic} of {size} bytes is larger than this producer takes: raise buffer_size_bytes, and "
-            "message.max.bytes where the settings of the client have it",
+            f"a record for {topic} of {size} bytes is too large for this producer: raise buffer_size_bytes, and "
+            "message.max.bytes if the client's settings have it",
             "MSG_SIZE_TOO_LARGE",
         )
 
@@ -290,17 +339,35 @@ class ProducerEngine:
         if self._has_given_up and error.code() in PURGED:
             if self._connection.is_down:
                 return Unreachable(self._connection.servers)
-            return DeliveryFailed(f"{doing}: no answer in time; it may or may not have happened", "TIMED_OUT")
+            return DeliveryFailed(f"{doing}: no answer in time; the record may have been written", "TIMED_OUT")
+        if self._transactions is not None and error.code() in PURGED:
+            return DeliveryFailed(f"{doing}: its transaction was aborted", ABORTED)
         if error.code() == KafkaError._UNKNOWN_PARTITION:
             return UnknownTopic(f"{doing}: the topic has no partition {partition}", error.name())
         if error.code() == KafkaError.INVALID_RECORD:
-            # librdkafka keeps the broker's sentence to itself, and this is what a client can do wrong.
-            which = "it has no key" if key is None else "it, or another of its batch, is not valid"
+            # librdkafka does not pass on the broker's message. This is the usual mistake of a client.
+            which = "it has no key" if key is None else "it or another record of its batch is invalid"
             return Refused(f"{doing}: {which}, and a compacted topic needs a key (INVALID_RECORD)", error.name())
         reason = self._connection.error(error, doing)
         if isinstance(reason, Refused | Unreachable):
             return reason
         return DeliveryFailed(str(reason), error.name())
+
+
+@contextmanager
+def _fatal_error_told() -> Iterator[None]:
+    """confluent-kafka raises a fatal error once, in the call that serves callbacks. Each later call says it again."""
+    try:
+        yield
+    except KafkaException as error:
+        if not error.args[0].fatal():
+            raise
+
+
+def _not_in_a_transaction(topic: str, transactions: TransactionEngine) -> ClientError:
+    if transactions.is_open:
+        return TransactionAborted(f"a record for {topic} is not sent: this transaction has failed already", ABORTED)
+    return BadSetting(f"cannot send to {topic}: no transaction is open. Send inside of `with producer.transaction()`")
 
 
 def _size(value: Payload, key: Payload, headers: Headers) -> int:

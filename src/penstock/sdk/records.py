@@ -1,4 +1,4 @@
-"""The values a client sends and receives. Frozen; keys and values are bytes, as they lie in the log."""
+"""Frozen values that a client sends and receives. Keys and values are bytes, as in the log."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from penstock.sdk.errors import BadSetting
 Payload: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 Position: TypeAlias = int | datetime | Literal["earliest", "latest", "committed"]
-"""Where reading starts: an offset, the first record not older than a time, an end of the log, the group's offset."""
+"""A start position: an offset, a time (the first record not older), an end of the log, or the committed offset."""
 
 
 def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Python says nothing of a topic's name in their place, and librdkafka nothing that a person would understand."""
+    """Checks the type: for a topic's name in place of partitions, librdkafka's error would be hard to understand."""
     example = 'TopicPartition("events", 0)'
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise BadSetting(f"partitions are a list of {example}, not {given!r}")
+        raise BadSetting(f"partitions must be a list of {example}, not {given!r}")
     found: list[TopicPartition] = []
     for one in given:
         match one:
             case (str(topic), int(number)):
                 found.append(TopicPartition(topic, number))
             case _:
-                raise BadSetting(f"a partition is {example}, not {one!r}")
+                raise BadSetting(f"a partition must be like {example}, not {one!r}")
     return found
 
 
@@ -45,7 +45,7 @@ class Record:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int | None
-    """When it was created, or appended where the topic says so."""
+    """The creation time, or the append time if the topic is configured so."""
     is_append_time: bool
     leader_epoch: int | None
 
@@ -58,14 +58,14 @@ class Record:
         return None if self.timestamp_ms is None else datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
     def text(self) -> str:
-        """The value as UTF-8; an absent one is empty."""
+        """The value decoded as UTF-8; empty for a null value."""
         return (self.value or b"").decode()
 
     def json(self) -> Any:
         return None if self.value is None else json.loads(self.value)
 
     def header(self, name: str) -> bytes | None:
-        """The last header of that name, as Kafka's clients take it."""
+        """The last header with this name, as in Kafka's clients."""
         return next((value for key, value in reversed(self.headers) if key == name), None)
 
 
@@ -82,12 +82,12 @@ class NewRecord:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The cluster acknowledged a record."""
+    """The acknowledgement of a record."""
 
     topic: str
     partition: int
     offset: int | None
-    """None with acks=0, where nobody says."""
+    """None with acks=0: the broker does not return it."""
     timestamp_ms: int | None
     latency_ms: float
     """From `send` to the acknowledgement."""

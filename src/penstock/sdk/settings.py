@@ -1,8 +1,8 @@
-"""Where the cluster is, and what every librdkafka handle is given.
+"""The address of the cluster, and the common settings of all librdkafka handles.
 
-librdkafka's own log lines go to the Python logger `penstock.sdk`, which is silent until the application
-configures logging. Whether any broker answers is remembered, so that a time-out can say why. librdkafka itself
-goes on trying for as long as a request may take; where nothing listens at all, `check` finds that out at once.
+librdkafka's log lines go to the Python logger `penstock.sdk`, which is silent until the application configures logging.
+This module tracks whether any broker answers, so that a timeout can give the reason. librdkafka retries for the whole
+request timeout; `check` finds at once that nothing listens.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
 
 log = logging.getLogger("penstock.sdk")
-log.addHandler(logging.NullHandler())  # without it Python prints warnings of a silent application
+log.addHandler(logging.NullHandler())  # otherwise Python prints warnings if logging is not configured
 
 _DOWN = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE)
 
 
 def bootstrap_servers(given: str | None) -> str:
-    """As given, else from the environment, else localhost:9092."""
+    """The given servers, or those of the environment, or localhost:9092."""
     return given or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
 
 
 class ClusterConnection:
-    """What one client knows of its connection: the settings all handles share, and whether brokers answer."""
+    """One client's connection to its cluster: the settings that all handles share, and whether brokers answer."""
 
     def __init__(
         self, servers: str | None, client_id: str, settings: Mapping[str, object], begin_with: str | None = None
     ) -> None:
-        """`begin_with`: the one of them that librdkafka is told of, which tries them in any order otherwise."""
+        """`begin_with`: the only server that librdkafka gets; otherwise it tries all of them in any order."""
         self.servers = str(settings.get("bootstrap.servers") or bootstrap_servers(servers))
         self._begin_with = begin_with or self.servers
         self._client_id = client_id
         self._settings = dict(settings)
         self.is_down = False
-        """Connections failed, to all addresses that were given, and nothing was answered since."""
+        """Connections to all bootstrap servers have failed, and no request was answered since."""
         self._are_all_down = False
         self.has_answered = False
-        """Ever."""
+        """Whether any broker has ever answered."""
 
     def configuration(self, own: Mapping[str, object]) -> dict[str, Any]:
-        """For a librdkafka handle. What the user set by librdkafka's name wins."""
+        """The configuration of a librdkafka handle. The user's own settings override ours."""
         return {
             "bootstrap.servers": self._begin_with,
             "client.id": self._client_id,
@@ -64,13 +64,13 @@ class ClusterConnection:
         }
 
     def heard(self, error: KafkaError) -> None:
-        # Of several, one that is gone says nothing of the others.
+        # With several servers, an error of one says nothing about the others.
         if error.code() == KafkaError._ALL_BROKERS_DOWN or (error.code() in _DOWN and "," not in self.servers):
             self.is_down = True
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._are_all_down:
             self._are_all_down = True
             if self.has_answered:
-                log.warning("no broker of %s answers any more", self.servers)
+                log.warning("no broker at %s answers any more", self.servers)
         log.debug("%s: %s", error.name(), error.str())
 
     def answered(self) -> None:
@@ -80,7 +80,8 @@ class ClusterConnection:
         self.has_answered = True
 
     def check(self) -> None:
-        """Before a request: where nobody was ever reached, or all are gone, something must listen at an address."""
+        """Called before a request. If no broker was ever reached, or all are down, it raises Unreachable when nothing
+        listens at any of the addresses."""
         if self.has_answered and not self._are_all_down:
             return
         reason = ""
@@ -104,7 +105,7 @@ class ClusterConnection:
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:
-        """librdkafka's exceptions become ours."""
+        """Translates librdkafka's exceptions to ours."""
         try:
             yield
         except KafkaException as error:
@@ -119,5 +120,5 @@ class ClusterConnection:
 def _address(server: str) -> tuple[str, int]:
     address = parse_server(server)
     if address is None:
-        raise BadSetting(f"{server!r} is no address of a broker: write HOST:PORT, for example localhost:9092")
+        raise BadSetting(f"{server!r} is not a broker address: write HOST:PORT, for example localhost:9092")
     return address

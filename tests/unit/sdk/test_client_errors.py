@@ -46,17 +46,23 @@ def untyped_admin(servers: str) -> Any:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda admin: admin.configs("foo", "t"), "a topic, a broker, a group, not of a 'foo'"),
-        (lambda admin: admin.configs("topic", 5), "the name of a topic is text, not 5"),
-        (lambda admin: admin.reset_offsets("g", ["greetings"], "earliest"), "a partition is TopicPartition"),
-        (lambda admin: admin.reset_offsets("g", "greetings", "earliest"), "partitions are a list of TopicPartition"),
-        (lambda admin: admin.reset_offsets("g", [TopicPartition("t", 0)], "soon"), "'soon' is no place to reset to"),
-        (lambda admin: admin.offsets([TopicPartition("t", 0)], "soon"), "'soon' is no place in a log"),
-        (lambda admin: admin.set_group_offsets("g", {"t": 1}), "a partition is TopicPartition"),
-        (lambda admin: admin.alter_configs("topic", "t", set_={"retention.ms": 1}), "retention.ms is text: give '1'"),
-        (lambda admin: admin.alter_configs("topic", "t", delete="retention.ms"), "delete is a list of names"),
-        (lambda admin: admin.create_topic("t", configs={"retention.ms": 1}), "retention.ms is text: give '1'"),
-        (lambda admin: admin.create_topic("t", 1_000_000), "partitions is a number from 1 to 100000, not 1000000"),
+        (lambda admin: admin.configs("foo", "t"), "a topic, a broker, a group, but not of a 'foo'"),
+        (lambda admin: admin.configs("topic", 5), "the name of a topic must be text, not 5"),
+        (lambda admin: admin.reset_offsets("g", ["greetings"], "earliest"), "a partition must be like TopicPartition"),
+        (
+            lambda admin: admin.reset_offsets("g", "greetings", "earliest"),
+            "partitions must be a list of TopicPartition",
+        ),
+        (lambda admin: admin.reset_offsets("g", [TopicPartition("t", 0)], "soon"), "'soon' is not a position: "),
+        (lambda admin: admin.offsets([TopicPartition("t", 0)], "soon"), "'soon' is not a position in a log"),
+        (lambda admin: admin.set_group_offsets("g", {"t": 1}), "a partition must be like TopicPartition"),
+        (
+            lambda admin: admin.alter_configs("topic", "t", set_={"retention.ms": 1}),
+            "retention.ms must be text: give '1'",
+        ),
+        (lambda admin: admin.alter_configs("topic", "t", delete="retention.ms"), "delete must be a list of names"),
+        (lambda admin: admin.create_topic("t", configs={"retention.ms": 1}), "retention.ms must be text: give '1'"),
+        (lambda admin: admin.create_topic("t", 1_000_000), "partitions must be a number from 1 to 100000, not 1000000"),
         (lambda admin: admin.create_topic(5), "cannot create topic 5: "),
     ],
 )
@@ -67,11 +73,14 @@ def test_arguments_of_the_wrong_kind(untyped_admin: Any, call: Callable[[Any], o
 
 
 def test_settings_of_the_wrong_kind(servers: str) -> None:
-    with pytest.raises(BadSetting, match='cannot make a producer: acks is "all", 1 or 0, not 2'):
+    with pytest.raises(BadSetting, match='cannot make a producer: acks must be "all", 1 or 0, not 2'):
         BlockingProducer(servers, acks=2)  # type: ignore[arg-type]
     with pytest.raises(BadSetting, match=r"cannot make an admin client: .*no\.such"):
         BlockingAdmin(servers, settings={"no.such": 1})
-    with BlockingConsumer(servers) as consumer, pytest.raises(BadSetting, match="a partition is TopicPartition"):
+    with (
+        BlockingConsumer(servers) as consumer,
+        pytest.raises(BadSetting, match="a partition must be like TopicPartition"),
+    ):
         consumer.assign(5)  # type: ignore[arg-type]
 
 
@@ -100,7 +109,7 @@ def test_the_topic_says_how_large_a_record_may_be(servers: str, topic: str) -> N
         with pytest.raises(Refused, match=r"raise max\.message\.bytes of the topic"):
             producer.send(topic, b"x" * 3_500_000)
         for headers in ({}, {"h": b"x" * (8 << 20)}):
-            with pytest.raises(DeliveryFailed, match="larger than this producer takes: raise buffer_size_bytes"):
+            with pytest.raises(DeliveryFailed, match="too large for this producer: raise buffer_size_bytes"):
                 producer.send(topic, b"x" if headers else b"x" * (9 << 20), headers=headers)
         assert producer.send(topic, b"small").offset == 1
 

@@ -128,12 +128,12 @@ async def test_a_call_that_waits_lets_others_in_but_not_deferred_ones() -> None:
     ("code", "kind", "part"),
     [
         (KafkaError._ALL_BROKERS_DOWN, Unreachable, "no broker answers at h:1"),
-        (KafkaError._TIMED_OUT, TimedOut, "may or may not have happened"),
+        (KafkaError._TIMED_OUT, TimedOut, "may have taken effect"),
         (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic, "doing it: there is no such topic or partition"),
         (KafkaError.TOPIC_ALREADY_EXISTS, TopicExists, "TOPIC_ALREADY_EXISTS"),
         (KafkaError.NON_EMPTY_GROUP, GroupNotEmpty, "NON_EMPTY_GROUP"),
         (KafkaError.TOPIC_AUTHORIZATION_FAILED, NotAllowed, "TOPIC_AUTHORIZATION_FAILED"),
-        (KafkaError.ILLEGAL_GENERATION, CommitFailed, "moved to another member"),
+        (KafkaError.ILLEGAL_GENERATION, CommitFailed, "belong to another member"),
         (KafkaError._MAX_POLL_EXCEEDED, NotPolled, "max_poll_interval_ms"),
         (KafkaError._INVALID_ARG, BadSetting, "doing it"),
         (KafkaError.MSG_SIZE_TOO_LARGE, Refused, "max.message.bytes"),
@@ -155,7 +155,7 @@ def test_a_time_out_without_any_broker_says_so() -> None:
 def test_a_question_that_was_not_answered_has_not_half_happened() -> None:
     timed_out = KafkaError(KafkaError._TIMED_OUT)
     assert str(translate(timed_out, "reading", "h:1", changes=False)) == "reading: no answer in time"
-    assert str(translate(timed_out, "making", "h:1")) == "making: no answer in time; it may or may not have happened"
+    assert str(translate(timed_out, "making", "h:1")) == "making: no answer in time; the request may have taken effect"
 
 
 def test_one_of_several_that_is_gone_does_not_stand_for_all() -> None:
