@@ -1,6 +1,5 @@
-"""The other doors to the log: a line protocol for netcat, and HTTP + JSON.
+"""The gateway: a REST proxy (HTTP + JSON) and a line protocol for netcat.
 
-Both are clients of the cluster. They run in a process of their own, which the broker starts when
-the first caller knocks (`node.doors`), so that a busy door costs the Kafka port nothing but a
-client's requests.
+Both are clients of the cluster. They run in a separate process, which the broker starts at the first connection
+(`node.doors`). So a busy gateway costs the broker only a client's requests.
 """

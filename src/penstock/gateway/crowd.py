@@ -1,13 +1,13 @@
-"""The connections of one door: how many there are, which of them wait for their caller, and since when.
+"""The connections of one protocol: their number, and how long each has waited for its caller.
 
 A connection is in one of these states:
 
-    beginning   a request has begun to arrive, or the first one is awaited: it has `request_s` to be there
+    beginning   a request has begun to arrive, or is the first of its connection: it must be complete within `request_s`
     idle        between two requests
-    busy        the door works on an answer
+    busy        the gateway works on an answer
 
-A full door closes the connection that has waited longest for its caller, and takes the new one in. So callers that send
-nothing cannot keep others out. Only if all connections are busy, the new one is turned away.
+When all places are taken, a new connection replaces the one that has waited longest for its caller. So callers that
+send nothing cannot keep others out. If all connections are busy, the new one is refused.
 
 Must not know: the protocol, how a connection is closed.
 """
@@ -27,7 +27,7 @@ class Crowd(Generic[C]):
         self.name = name
         self._limit = limit
         self.busy: dict[C, None] = {}
-        # By the time since when, oldest first.
+        # Connections by the start of their wait, oldest first.
         self._beginning: dict[C, float] = {}
         self._idle: dict[C, float] = {}
         self.timed_out = 0
@@ -38,7 +38,7 @@ class Crowd(Generic[C]):
         return len(self.busy) + len(self._beginning) + len(self._idle)
 
     def arrived(self, connection: C, now_s: float) -> C | None:
-        """Whom to close so that this one has a place; itself, if nobody can go."""
+        """The connection to close to make room, if any. It is the new connection itself if all others are busy."""
         gone: C | None = None
         if len(self) >= self._limit:
             gone = next(iter(self._beginning), next(iter(self._idle), None))
@@ -51,7 +51,7 @@ class Crowd(Generic[C]):
         return gone
 
     def begins(self, connection: C, now_s: float) -> None:
-        """Part of a request is here. What comes after that buys it no more time."""
+        """The first part of a request has arrived. Later parts do not extend its time."""
         if connection not in self._beginning:
             self.left(connection)
             self._beginning[connection] = now_s
@@ -70,7 +70,7 @@ class Crowd(Generic[C]):
         self._idle.pop(connection, None)
 
     def overdue(self, now_s: float, request_s: float, idle_s: float) -> list[C]:
-        """Who is to be closed. They are no longer counted."""
+        """The connections to close. They are no longer counted."""
         late = [
             connection
             for waiting, patience_s in ((self._beginning, request_s), (self._idle, idle_s))
@@ -86,15 +86,15 @@ class Crowd(Generic[C]):
 def families(crowds: list[Crowd[C]]) -> list[Family]:
     return [
         gauge(
-            "penstock_door_connections",
-            "Connections to a door now.",
-            ("door",),
+            "penstock_gateway_connections",
+            "Open connections to the gateway.",
+            ("protocol",),
             [((crowd.name,), len(crowd)) for crowd in crowds],
         ),
         counter(
-            "penstock_door_connections_closed_total",
-            "Connections that a door closed: the caller was too slow (timeout), or others needed the place (full).",
-            ("door", "reason"),
+            "penstock_gateway_connections_closed_total",
+            "Connections that the gateway closed: too slow (timeout), or all places were taken (full).",
+            ("protocol", "reason"),
             [
                 ((crowd.name, reason), number)
                 for crowd in crowds

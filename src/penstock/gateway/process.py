@@ -1,9 +1,9 @@
-"""The doors' process: serves both protocols on sockets it was given, until its broker says stop or is gone.
+"""The gateway's process: serves both protocols on inherited sockets until its broker stops it or dies.
 
-    plan        what the broker hands over: where to connect, and inherited descriptors
-    lifeline    one end of a socket pair. A byte means stop in good order. Its end means that the
-                broker died: leave at once, since the next broker wants these ports.
-    metrics     one end of another, where the broker tells its metrics and its health (`observability.channel`)
+    plan        the broker's address and the inherited descriptors
+    lifeline    one end of a socket pair. A byte means an orderly stop. The end of the stream means that the broker
+                died: the process exits at once, because the next broker needs these ports.
+    metrics     one end of another socket pair, for the broker's metrics and health (`observability.channel`)
 
 Must not know: how it was started, the broker's own state.
 """
@@ -26,7 +26,7 @@ from penstock.wire_client.aio.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
-CLIENT_ID = "penstock-doors"
+CLIENT_ID = "penstock-gateway"
 
 
 class DoorPlan(NamedTuple):
@@ -37,9 +37,9 @@ class DoorPlan(NamedTuple):
     metrics_fd: int
     version: str
     allowed_hosts: tuple[str, ...]
-    """Names by which a door that is open on this machine only may be called."""
+    """Additional names of this machine in the Host and Origin headers, on a loopback address."""
     allowed_origins: tuple[str, ...]
-    """Where web pages that may call come from."""
+    """Origins of web pages that may call the REST proxy."""
     request_timeout_s: float
     """How long a request may take to arrive."""
     max_idle_s: float
@@ -90,7 +90,7 @@ async def _serve_http(
     line_crowd: Crowd[asyncio.Task[None]],
     stopping: asyncio.Event,
 ) -> None:
-    # A process without this door does not pay for it.
+    # Imported only if the REST proxy is on: the import is slow.
     from penstock.gateway.http.local_callers import Callers
     from penstock.gateway.http.operations import Door
     from penstock.gateway.http.server import HttpServer
@@ -109,7 +109,7 @@ def _sockets(descriptors: tuple[int, ...]) -> list[socket.socket]:
 
 
 def _watch(lifeline: socket.socket, stopping: asyncio.Event) -> None:
-    """In a thread, so that not even a busy loop outlives its broker."""
+    """Watches the lifeline in a thread, so that the process ends with its broker even if the event loop is busy."""
     loop = asyncio.get_running_loop()
     lifeline.setblocking(True)
 

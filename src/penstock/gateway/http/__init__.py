@@ -1,1 +1,1 @@
-"""HTTP + JSON. Shapes follow Confluent's REST proxy, v2 and v3, where those exist."""
+"""The REST proxy: HTTP + JSON. Requests and answers follow Confluent's REST proxy, v2 and v3, where it has them."""

@@ -1,9 +1,9 @@
-"""The HTTP door's connections: bounded in number, and in the time that they may wait for their caller.
+"""The REST proxy's connections: bounded in number, and in the time that they wait for their callers.
 
-uvicorn times out what is idle between two requests, and nothing else: a caller that sends half a header holds its
-connection for ever. This adds the rest, on uvicorn's own protocol class.
+uvicorn closes only connections that are idle between two requests: a caller that sends half a header would hold its
+connection for ever. This module adds the missing timeouts to uvicorn's protocol class.
 
-`/health` and `/metrics` answer also while the door is full (`Reserved`). Must not know: what else is asked for.
+`/health` and `/metrics` also answer while all places are taken (`Reserved`). Must not know: the other operations.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from penstock.gateway.http.shapes import Error
 
 SWEEP_S = 1.0
 KEEP_ALIVE_S = 65
-# How long an answer may wait for a caller that does not read it.
+# How long an answer waits for a caller that does not read.
 UNREAD_S = 60.0
-# Of the door's connections, so many are for /health and /metrics alone.
+# Connections reserved for /health and /metrics.
 RESERVED = 64
 ALWAYS_ANSWERED = ("/health", "/metrics")
 
@@ -54,7 +54,7 @@ class HttpConnection(H11Protocol):
             self.crowd.is_idle(self, self.loop.time())
         before = self.cycle
         super().on_response_complete()
-        if self.cycle is not before:  # the next request of a pipeline has begun
+        if self.cycle is not before:  # the next pipelined request has begun
             self.crowd.is_busy(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -62,7 +62,7 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def is_unread(self, now_s: float) -> bool:
-        """The caller has not read for long, and the answer cannot go on."""
+        """Whether the answer has waited for UNREAD_S because the caller does not read."""
         if self.flow is None or not self.flow.write_paused:
             self.unread_since_s = None
         elif self.unread_since_s is None:
@@ -71,12 +71,12 @@ class HttpConnection(H11Protocol):
 
 
 def connections_of(crowd: Crowd[HttpConnection]) -> type[HttpConnection]:
-    """uvicorn makes connections of a class and hands them nothing of ours."""
+    """A class for uvicorn, which creates the connections itself and passes no arguments of ours."""
     return type("HttpConnection", (HttpConnection,), {"crowd": crowd})
 
 
 async def sweep(crowd: Crowd[HttpConnection], request_s: float) -> None:
-    """Close whoever is too slow, until cancelled."""
+    """Closes connections that are too slow, until it is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(SWEEP_S)
@@ -90,7 +90,7 @@ async def sweep(crowd: Crowd[HttpConnection], request_s: float) -> None:
 
 
 class Reserved:
-    """Around the application: so many requests at a time, and /health and /metrics besides them."""
+    """Wraps the application: limits the requests at a time, except /health and /metrics."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
@@ -111,6 +111,6 @@ class Reserved:
 
 
 def _full(limit: int) -> Any:
-    response = answer(Error(50305, f"the door serves {limit} requests at a time, and is full: try again later"), 503)
+    response = answer(Error(50305, f"the REST proxy already serves {limit} requests: try again later"), 503)
     response.headers["retry-after"] = "1"
     return response

@@ -1,14 +1,14 @@
-"""Reading as a member of a group: consumer instances in Confluent's v2 shapes.
+"""Reading as a member of a group: consumer instances, as in Confluent's v2 API.
 
 POST   /consumers/{group}                                  create
-DELETE /consumers/{group}/instances/{instance}             leave and end
+DELETE /consumers/{group}/instances/{instance}             leave and delete
 POST, GET, DELETE .../subscription                         topics, shared with the group
 POST, GET         .../assignments                          partitions by hand
 POST   .../positions, .../positions/beginning, .../positions/end
 GET    .../records                                         long poll
-POST, GET         .../offsets                              commit, and what is committed
+POST, GET         .../offsets                              commit, and committed offsets
 
-GET, POST /groups/{group}/offsets                          the same for a group without members
+GET, POST /groups/{group}/offsets                          committed offsets of a group without members
 """
 
 from __future__ import annotations
@@ -48,10 +48,8 @@ DEFAULT_TIMEOUT_MS = 1000
 BODY_TYPES = (V2, JSON)
 TIMEOUT = Query("timeout", "How long to wait for records, in ms.", 0, MAX_TIMEOUT_MS)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
-# Confluent's proxy answers before the commit is made if this is true. Here the answer always comes after it.
-ASYNC = Query(
-    "async", "Taken for compatibility: the answer comes when the offsets are committed.", choices=("true", "false")
-)
+# With true, Confluent's proxy answers before the commit is done. Here the answer always follows the commit.
+ASYNC = Query("async", "Accepted for compatibility: the answer always follows the commit.", choices=("true", "false"))
 _GROUP = re.compile(r"[^/\x00-\x1f\x7f]{1,249}")
 _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5})?")
 
@@ -59,12 +57,12 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?|\[[0-9A-Fa-f:]+\](:[0-9]{1,5}
 def group_name(request: Request) -> str:
     name: str = request.path_params["group"]
     if not _GROUP.fullmatch(name):
-        raise Refused(42205, "a group's name has at most 249 characters, none of them a control character")
+        raise Refused(42205, "a group's name must have at most 249 characters and no control characters")
     return name
 
 
 def base_url(request: Request) -> str:
-    """As the caller reached us; a Host header that is none is not repeated."""
+    """The address that the caller used. An invalid Host header is not repeated."""
     host = request.headers.get("host", "")
     if not _HOST.fullmatch(host):
         address, port = request.scope.get("server") or ("localhost", 8082)
@@ -73,7 +71,7 @@ def base_url(request: Request) -> str:
 
 
 async def json_body(door: Door, request: Request) -> bytes:
-    """A body that is not there needs no type."""
+    """The body. Only a body needs a content type."""
     given = request.headers.get("content-type", "")
     if given:
         of_content_type(given)
@@ -88,7 +86,7 @@ def setting(value: str | int | None, default: int) -> int:
 
 
 class Consumers:
-    """The endpoints, and the instances they share."""
+    """The endpoints, and the instances that they share."""
 
     def __init__(self) -> None:
         self.instances = Instances()
@@ -120,12 +118,12 @@ class Consumers:
         return no_content()
 
     async def _with(self, request: Request, work: Callable[[Instance], Awaitable[Response]]) -> Response:
-        """Requests to one instance come one after the other."""
+        """Serves the requests to one instance one at a time."""
         instance = self.instances.find(group_name(request), request.path_params["instance"])
         async with instance.lock:
             return await work(instance)
 
-    # -- what it reads ----------------------------------------------------------------------
+    # -- subscription and assignment ----------------------------------------------------------------------
 
     async def subscribe(self, door: Door, request: Request) -> Response:
         given = decode(await json_body(door, request), shapes.Subscription)
@@ -135,7 +133,7 @@ class Consumers:
             if given.topic_pattern is not None:
                 topics += await matching_topics(door, given.topic_pattern)
             if not topics:
-                raise Refused(42206, "name topics, or a topic_pattern that matches some")
+                raise Refused(42206, "give topics, or a topic_pattern that matches at least one")
             await instance.subscribe(topics)
             return no_content()
 
@@ -211,11 +209,11 @@ class Consumers:
                 instance.hand_out(found)
             return response
 
-        # An owner that gave up must not hold up its next request, nor take the records with it.
+        # A caller that hung up must not delay its next request, and must not lose the records.
         return await attended(door, request, self._with(request, work))
 
     async def commit(self, door: Door, request: Request) -> Response:
-        """As in Confluent's v2, an offset is that of the last record read: the next one is committed."""
+        """As in Confluent's v2 API, the caller gives the offset of the last record read: offset + 1 is committed."""
         ASYNC.choose(request)
         body = await json_body(door, request)
         given = decode(body, shapes.Offsets) if body.strip() else None
@@ -227,7 +225,7 @@ class Consumers:
         return await self._with(request, work)
 
     async def committed(self, door: Door, request: Request) -> Response:
-        """Confluent's clients send the partitions in the body of a GET; without one, those assigned."""
+        """Confluent's clients send the partitions in the body of a GET. Without a body, the assigned ones are meant."""
         body = await json_body(door, request)
         given = decode(body, shapes.Assignment) if body.strip() else None
 
@@ -259,7 +257,7 @@ def show_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> shapes.
 
 
 async def refuse_unknown(door: Door, partitions: Iterable[TopicPartition]) -> None:
-    """A body that names what does not exist: 422, since 404 is for the address."""
+    """Refused(422) if the body names a partition that does not exist: 404 is for the path."""
     for partition in partitions:
         try:
             await door.cluster.leader(*partition)
@@ -270,9 +268,9 @@ async def refuse_unknown(door: Door, partitions: Iterable[TopicPartition]) -> No
 
 
 async def matching_topics(door: Door, pattern: str) -> list[str]:
-    """Those that exist now. Only * and ? and . of a pattern have a meaning: a caller's expression is not run here."""
+    """The topics that match now. Only *, ? and . have a meaning: a caller's regular expression is never run."""
     if len(pattern) > 249:
-        raise Refused(422, "a topic_pattern has at most 249 characters")
+        raise Refused(422, "a topic_pattern must have at most 249 characters")
     text = re.escape(pattern.removeprefix("^").removesuffix("$"))
     expression = re.compile(text.replace(r"\.\*", ".*").replace(r"\*", ".*").replace(r"\?", "."))
     topics = (await door.cluster.describe()).topics
@@ -321,7 +319,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "DELETE",
             INSTANCE,
             "deleteInstance",
-            "Leave the group and end the instance.",
+            "Leave the group and delete the instance.",
             tag,
             consumers.delete,
             {204: None},
@@ -331,7 +329,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/subscription",
             "subscribe",
-            "Subscribe to topics, shared with the group.",
+            "Subscribe to topics as a member of the group.",
             tag,
             consumers.subscribe,
             {204: None},
@@ -343,7 +341,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "GET",
             f"{INSTANCE}/subscription",
             "getSubscription",
-            "Topics the instance is subscribed to.",
+            "Topics of the instance's subscription.",
             tag,
             consumers.subscription,
             {200: shapes.SubscriptionShape},
@@ -353,7 +351,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "DELETE",
             f"{INSTANCE}/subscription",
             "unsubscribe",
-            "Unsubscribe from everything.",
+            "Unsubscribe from all topics.",
             tag,
             consumers.unsubscribe,
             {204: None},
@@ -363,7 +361,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/assignments",
             "assign",
-            "Read these partitions, without the group's help.",
+            "Assign partitions to the instance, without the group.",
             tag,
             consumers.assign,
             {204: None},
@@ -375,7 +373,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "GET",
             f"{INSTANCE}/assignments",
             "getAssignment",
-            "Partitions the instance reads.",
+            "Partitions assigned to the instance.",
             tag,
             consumers.assignment,
             {200: shapes.Assignment},
@@ -385,7 +383,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/positions",
             "seek",
-            "Go on reading at these offsets.",
+            "Seek to offsets.",
             tag,
             consumers.seek,
             {204: None},
@@ -397,7 +395,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/positions/beginning",
             "seekToBeginning",
-            "Go on reading at the first offset.",
+            "Seek to the first offset.",
             tag,
             consumers.seek_to_beginning,
             {204: None},
@@ -409,7 +407,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/positions/end",
             "seekToEnd",
-            "Go on reading after the last offset.",
+            "Seek to the end.",
             tag,
             consumers.seek_to_end,
             {204: None},
@@ -421,7 +419,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "GET",
             f"{INSTANCE}/records",
             "readAsMember",
-            "Records of the assigned partitions; waits if there are none.",
+            "Read records of the assigned partitions, and wait if there are none.",
             tag,
             consumers.records,
             {200: list[shapes.ConsumedRecord]},
@@ -433,7 +431,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             f"{INSTANCE}/offsets",
             "commit",
-            "Commit after these offsets, or without a body all that was read.",
+            "Commit after these offsets. Without a body, commit all records read.",
             tag,
             consumers.commit,
             {200: shapes.CommittedOffsets},
@@ -447,7 +445,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "GET",
             f"{INSTANCE}/offsets",
             "getCommitted",
-            "What the group has committed for the assigned partitions.",
+            "Committed offsets of the assigned partitions.",
             tag,
             consumers.committed,
             {200: shapes.CommittedOffsets},
@@ -457,7 +455,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "GET",
             "/groups/{group}/offsets",
             "getGroupOffsets",
-            "Everything a group has committed.",
+            "All committed offsets of a group.",
             "Groups",
             get_group_offsets,
             {200: shapes.CommittedOffsets},
@@ -467,7 +465,7 @@ def operations(consumers: Consumers) -> tuple[Operation, ...]:
             "POST",
             "/groups/{group}/offsets",
             "setGroupOffsets",
-            "Commit for a group that has no members.",
+            "Commit offsets for a group without members.",
             "Groups",
             set_group_offsets,
             {200: shapes.CommittedOffsets},

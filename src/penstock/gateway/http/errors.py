@@ -1,7 +1,6 @@
-"""Refusals as HTTP: a status, and a body {"error_code", "message"} with Confluent's five-digit codes.
+"""Errors as HTTP: a status, and a body {"error_code", "message"} with Confluent's five-digit codes.
 
-The first three digits of a code are the status. This is the only place where an error of the
-cluster becomes a status.
+The first three digits of a code are the status. Only this module maps errors of the cluster to statuses.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _CODES = {
 
 
 class Refused(Exception):
-    """`code` has three digits, or five of which the first three are the status."""
+    """`code` has three digits, or five; the first three are the status."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -67,7 +66,7 @@ class Refused(Exception):
 
 
 class BodyTooLate(Refused):
-    """Nobody knows where the next request begins: the connection is closed."""
+    """The body is incomplete. The connection is closed, because the start of the next request is unknown."""
 
     def __init__(self, message: str) -> None:
         super().__init__(408, message)

@@ -1,12 +1,11 @@
-"""Keys and values between JSON and bytes. Three formats, chosen by Content-Type and Accept.
+"""Conversion of keys and values between JSON and bytes, in three formats, chosen by Content-Type and Accept.
 
-    application/json                     values are JSON; a key that is a string is its text
+    application/json                     values are JSON; a string key is stored as its text
     application/vnd.kafka.json.v2+json   keys and values are JSON, as in Confluent's REST proxy
-    application/vnd.kafka.binary.v2+json keys and values are base64, as there
+    application/vnd.kafka.binary.v2+json keys and values are base64, as in Confluent's REST proxy
 
-In the JSON formats a value is stored as it was written, not parsed and printed again. What is read
-and is not JSON comes as text, or as base64 if it is not even that, and `value_encoding` or
-`key_encoding` says which. So nothing is lost, and no record makes an answer fail.
+In the JSON formats a value is stored exactly as it was sent. On reading, a key or value that is not JSON is shown as
+text, or as base64 if it is not UTF-8; `value_encoding` or `key_encoding` says which. So every record can be shown.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
 
 Given = msgspec.Raw | msgspec.UnsetType
-"""Any JSON as it was written, or nothing at all."""
+"""Any JSON as it was sent, or an absent field."""
 
 
 class Format(Enum):
@@ -39,7 +38,10 @@ _BY_TYPE = {kind.value: kind for kind in Format} | {V2: Format.PLAIN}
 
 
 def of_content_type(header: str) -> Format:
-    """Of a body. One without a type is refused too: that, and a form's, is what any web page may send. Refused(415)."""
+    """The format of a body. Raises Refused(415) for a type not served here, and without a type.
+
+    Any web page may send bodies without a type or with the type of a form.
+    """
     kind = header.partition(";")[0].strip().lower()
     found = _BY_TYPE.get(kind)
     if found is None:
@@ -53,7 +55,7 @@ def of_content_type(header: str) -> Format:
 
 
 def of_accept(header: str) -> Format:
-    """The first that is served; without one, plain JSON."""
+    """The first format that is served here, or plain JSON."""
     for item in header.split(","):
         kind = item.partition(";")[0].strip().lower()
         if kind and kind in _BY_TYPE:
@@ -83,7 +85,7 @@ def _string(raw: msgspec.Raw, what: str) -> str:
     try:
         return msgspec.json.decode(raw, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(422, f"{what} in this format is a string") from error
+        raise Refused(422, f"{what} in this format must be a string") from error
 
 
 def from_base64(text: str) -> bytes:
@@ -124,7 +126,7 @@ def show_record(partition: TopicPartition, record: Record, kind: Format) -> dict
 
 
 def _show(data: bytes | None, kind: Format, *, text_first: bool) -> tuple[object, str | None]:
-    """What to print, and how it is encoded where that is not what the format promises."""
+    """The JSON value, and its encoding if it differs from the format's own."""
     if data is None:
         return None, None
     if kind is Format.BINARY:

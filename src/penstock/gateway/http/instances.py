@@ -1,11 +1,12 @@
-"""Consumer instances: a group member that lives in the gateway between the requests of its owner.
+"""Consumer instances: group members that live in the gateway between the requests of their owners.
 
-An instance is subscribed (a member of its group) or has partitions assigned by hand. Positions
-start at the committed offsets, else where auto.offset.reset says, and are lost with the assignment.
-Offsets are committed when the owner says so, or with auto.commit.enable at the next read and at
-the end. Invariants: a position moves past a record when the owner is handed it, not when it is
-read, so nothing is lost with an owner that hung up; one request at a time works on an instance;
-one that nobody used for five minutes is closed; their number is bounded.
+An instance is subscribed (a member of its group) or has manually assigned partitions. Positions start at the committed
+offsets, or where auto.offset.reset says, and are lost with the assignment. Offsets are committed on request, or with
+auto.commit.enable at the next read and at the end.
+
+Invariants: a position moves past a record when the owner receives the record, so that an owner that hangs up loses
+nothing. One request at a time uses an instance. An instance that is unused for five minutes is closed. The number of
+instances is bounded.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Instance:
         self._positions: dict[TopicPartition, int] = {}
         self._generation = -1
 
-    # -- what it reads --------------------------------------------------------------------
+    # -- subscription and assignment --------------------------------------------------------------------
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -93,7 +94,7 @@ class Instance:
         self._positions.update(offsets)
 
     async def seek_to_end(self, partitions: Iterable[TopicPartition], timestamp_ms: int) -> None:
-        """EARLIEST_MS or LATEST_MS."""
+        """`timestamp_ms`: EARLIEST_MS or LATEST_MS."""
         wanted = list(partitions)
         self._refuse_others(wanted)
         found = await list_offsets(self._cluster, dict.fromkeys(wanted, timestamp_ms))
@@ -110,12 +111,12 @@ class Instance:
     # -- reading --------------------------------------------------------------------------
 
     async def read(self, timeout_ms: int, max_bytes: int) -> dict[TopicPartition, Fetched]:
-        """Whatever comes within the time; the first call of a subscribed instance waits for its assignment.
+        """The records that arrive in time. The first call of a subscribed instance waits for its assignment.
 
-        The next call gives the same again, unless the caller takes it (`hand_out`) before anything else happens.
+        The next call returns the same records again unless the caller takes them with `hand_out` first.
         """
         if not self._member.is_subscribed and not self._by_hand:
-            raise Refused(40901, "this instance reads nothing: subscribe to topics or assign partitions first")
+            raise Refused(40901, "this instance has nothing to read: subscribe to topics or assign partitions first")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         if self._auto_commit:
@@ -131,19 +132,19 @@ class Instance:
                 if self._is_current(generation):
                     if any(fetched.records for fetched in found.values()):
                         return found
-                    self.hand_out(found)  # aborted or control records: nobody needs to see those
+                    self.hand_out(found)  # only aborted or control records, which are not shown
             elif left_s > 0:
                 await asyncio.sleep(min(left_s, 0.1))
             if loop.time() >= deadline:
                 return {}
 
     def hand_out(self, found: Mapping[TopicPartition, Fetched]) -> None:
-        """The owner has these now: go on after them."""
+        """Moves the positions past records that the owner has received."""
         for partition, fetched in found.items():
             self._positions[partition] = fetched.next_offset
 
     def _is_current(self, generation: int) -> bool:
-        """What was read under an assignment that is gone is somebody else's now."""
+        """False after a rebalance: another member may own the partitions that were read."""
         return not self._member.is_subscribed or self._member.generation == generation
 
     def _settle_generation(self) -> None:
@@ -191,7 +192,7 @@ class Instance:
     async def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """These, or without any where each partition was read to."""
+        """Commits the given offsets, or with None the positions of all partitions."""
         if offsets is None:
             self._settle_generation()
             offsets = {key: OffsetAndMetadata(offset, "") for key, offset in self._positions.items()}
@@ -206,7 +207,7 @@ class Instance:
         return await committed(self._cluster, self.group, partitions)
 
     async def _commit_quietly(self) -> None:
-        """A rebalance may refuse it, and the records are read again: at least once."""
+        """Commits, and ignores a refusal because of a rebalance: the records are then read again (at least once)."""
         try:
             await self.commit(None)
         except ApiError as error:
@@ -229,7 +230,7 @@ class Instance:
 
 
 class Instances:
-    """All of them, by group and name."""
+    """All instances, by group and name."""
 
     def __init__(self) -> None:
         self._instances: dict[tuple[str, str], Instance] = {}
@@ -242,7 +243,7 @@ class Instances:
         return f"rest-consumer-{self._next}"
 
     def add(self, instance: Instance) -> None:
-        """Raises Refused: 40902 for a name that is taken, 42903 for one instance too many."""
+        """Raises Refused: 40902 for a name in use, 42903 for too many instances."""
         if len(self._instances) >= MAX_INSTANCES:
             raise Refused(42903, f"there are {MAX_INSTANCES} consumer instances already: delete one")
         if (instance.group, instance.name) in self._instances:
@@ -275,7 +276,7 @@ class Instances:
                     try:
                         await instance.close()
                     except (ApiError, WireClientError):
-                        continue  # it is gone either way; the session timeout tells the group
+                        continue  # the group notices it at the session timeout
 
     async def close(self) -> None:
         if self._reaper is not None:

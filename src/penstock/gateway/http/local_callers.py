@@ -1,7 +1,7 @@
-"""Who may call a door that is open on this machine only: its programs, not the web pages in its browser.
+"""Who may call a REST proxy on the loopback address: programs of this machine, but no web pages in its browser.
 
-A browser sends requests to 127.0.0.1 for any page, and a page whose name is made to resolve to 127.0.0.1 may even read
-the answers. Both give themselves away: by an Origin that is elsewhere, by a Host that is not this machine's.
+A browser sends requests to 127.0.0.1 for any web page, and a page whose name resolves to 127.0.0.1 may even read the
+answers. The first is recognised by an Origin elsewhere, the second by a Host that is not this machine.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def is_loopback(address: str) -> bool:
 
 
 class Callers:
-    """Who else may call: names of this machine besides its own, and where trusted web pages come from."""
+    """The settings: additional names of this machine, and the origins of trusted web pages."""
 
     def __init__(self, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self.hosts = frozenset(name.lower() for name in hosts if name)
         self.origins = tuple(origin.lower().removesuffix("/") for origin in origins)
 
     def local_origins(self) -> str:
-        """A pattern for pages that this machine itself serves, as a development server does."""
+        """A pattern for web pages that this machine serves itself, for example by a development server."""
         names = "".join(f"|{re.escape(name)}" for name in sorted(self.hosts))
         return (
             rf"(?i:https?://(localhost|[a-z0-9.-]+\.localhost|127(\.[0-9]{{1,3}}){{3}}|\[::1\]{names})(:[0-9]{{1,5}})?)"
@@ -45,7 +45,7 @@ class Callers:
 
 
 class LocalCallers:
-    """Around the application."""
+    """Wraps the application, and refuses other callers with 403."""
 
     def __init__(self, app: ASGIApp, callers: Callers) -> None:
         self._app = app
@@ -59,7 +59,7 @@ class LocalCallers:
             await answer(Error(403, refusal), 403)(scope, receive, send)
 
     def refusal(self, headers: Headers) -> str | None:
-        """A sentence, or None for those who may call."""
+        """The reason to refuse the caller, or None."""
         for host in headers.getlist("host"):
             if not self._is_ours(host):
                 return _sentence("Host", host, HOSTS_SETTING)
@@ -84,6 +84,6 @@ class LocalCallers:
 
 def _sentence(header: str, value: str, setting: str) -> str:
     return (
-        f"{header} '{value[:100]}' is not this machine, and this door is open to its programs only; "
-        f"{setting} may name others"
+        f"{header} '{value[:100]}' is not this machine, and this REST proxy serves only programs of this machine; "
+        f"{setting} allows others"
     )

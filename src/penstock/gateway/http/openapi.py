@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description, made from the same rows and structs that serve the requests."""
+"""The OpenAPI 3.1 description, built from the operations and structs that serve the requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "instance": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
     "broker": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
 }
-# What an operation makes, last, and the path that leads there.
+# What an operation creates (the last entry), and the path parameters that lead to it.
 _SUPPLIES = {
     "publish": {"topic": "$request.path.topic"},
     "createTopic": {"cluster": "$request.path.cluster", "topic": "$response.body#/topic_name"},
@@ -28,8 +28,8 @@ _SUPPLIES = {
     "setGroupOffsets": {"group": "$request.path.group"},
 }
 _ERROR_REF = {"$ref": "#/components/schemas/Error"}
-# Of every operation: an unknown query parameter, a caller that is not of this machine, an Accept that names nothing
-# served; and what is not about the request: the cluster is away, or there is too much of everything.
+# Statuses of every operation: unknown query parameters, callers on other machines, an Accept header that cannot be
+# served, an unreachable cluster, overload.
 _ANY_TIME = (400, 403, 406, 429, 500, 501, 503)
 
 
@@ -39,7 +39,7 @@ def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> 
     for row in rows:
         kinds += [kind for kind in (row.body, *row.answers.values()) if kind is not None and kind not in kinds]
     schemas, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    # A record has one of these, a body is a batch or one event: what a struct cannot say.
+    # A record has one of these fields, and a body is a batch or one event. A struct cannot express that.
     for name in ("ProduceRecord", "PartitionRecord"):
         components[name]["oneOf"] = [{"required": [field]} for field in ("value", "payload")]
     for name in ("ProduceRequest", "PartitionProduceRequest"):
@@ -54,8 +54,8 @@ def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> 
         "info": {
             "title": "Penstock HTTP",
             "version": version,
-            "description": "Publish, read and look at the log over HTTP. "
-            "Shapes follow Confluent's REST proxy v2 and v3 where those exist.",
+            "description": "Publish and read records, and describe topics and groups. "
+            "Requests and answers follow Confluent's REST proxy v2 and v3 where it has them.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "tags": [{"name": name} for name in dict.fromkeys(row.tag for row in rows)],
@@ -65,7 +65,7 @@ def describe(operations: Iterable[Operation], version: str, cluster_id: str) -> 
 
 
 def _links(row: Operation, rows: list[Operation]) -> dict[str, Any]:
-    """Where to go from here: what this operation makes is what those others work on."""
+    """Links from an operation to the operations on what it creates."""
     supplied = _SUPPLIES.get(row.name, {})
     made = next(reversed(supplied), "")
     links = {}

@@ -1,4 +1,4 @@
-"""What an operation is: one row feeds both the routes and the OpenAPI description."""
+"""Operations: one row defines both the route and the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from penstock.wire_client.aio.publisher import Publisher
 T = TypeVar("T")
 
 MAX_BODY_BYTES = 16 << 20
-TOO_LARGE = f"a body has at most {MAX_BODY_BYTES} bytes"
+TOO_LARGE = f"a body must have at most {MAX_BODY_BYTES} bytes"
 JSON = "application/json"
-# Clients of Confluent's REST proxy name its own types, whatever they ask for.
+# Clients of Confluent's REST proxy always send its own media types.
 JSON_TYPES = (JSON, V2, Format.JSON.value, Format.BINARY.value)
 _NO = re.compile(r"q=0(\.0{0,3})?")
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What every endpoint works with."""
+    """The dependencies of every endpoint."""
 
     cluster: AsyncCluster
     producer: Publisher
     clock: Clock
     stopping: asyncio.Event
-    """Set when the broker is about to end: what waits for records waits no longer."""
+    """Set when the broker stops: requests that wait for records end."""
     request_timeout_s: float
-    """How long a request may take to arrive; its body as long again."""
+    """How long the headers of a request may take to arrive; its body may take as long again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Query:
             return None
         minimum, maximum = self.minimum or 0, self.maximum or 0
         if not text.isascii() or not text.isdigit() or len(text) > 19 or not minimum <= int(text) <= maximum:
-            raise Refused(400, f"{self.name} is a whole number from {minimum} to {maximum}")
+            raise Refused(400, f"{self.name} must be a whole number from {minimum} to {maximum}")
         return int(text)
 
     def choose(self, request: Request) -> str | None:
         """Raises Refused(400)."""
         text = request.query_params.get(self.name)
         if text is not None and text not in self.choices:
-            raise Refused(400, f"{self.name} is one of {', '.join(self.choices)}")
+            raise Refused(400, f"{self.name} must be one of {', '.join(self.choices)}")
         return text
 
 
@@ -88,7 +88,7 @@ class Operation:
     tag: str
     endpoint: Endpoint
     answers: Mapping[int, type | None]
-    """By status; None: no body. Errors are added where they belong to every operation."""
+    """Types of the answers by status; None means no body. Errors of every operation are added elsewhere."""
     body: type | None = None
     body_types: tuple[str, ...] = (JSON,)
     body_required: bool = True
@@ -96,27 +96,27 @@ class Operation:
     answer_types: tuple[str, ...] = (JSON,)
     refusals: tuple[int, ...] = field(default=())
     accepts: tuple[str, ...] = JSON_TYPES
-    """Media types by which the answer may be asked for; empty: whatever is asked for, it answers."""
+    """Media types that an Accept header may ask for; empty means any."""
 
     def check_accept(self, request: Request) -> None:
-        """An answer of a type that the caller does not understand would be misread: Refused(406)."""
+        """Raises Refused(406) if the caller accepts none of the types."""
         header = ",".join(request.headers.getlist("accept"))
         if self.accepts and header.strip() and not any(is_accepted(kind, header) for kind in self.accepts):
-            raise Refused(406, f"Accept '{header[:100]}' names nothing that is served here: {', '.join(self.accepts)}")
+            raise Refused(406, f"Accept '{header[:100]}' has none of the types served here: {', '.join(self.accepts)}")
 
     def check_query(self, request: Request) -> None:
-        """A parameter that is misspelt or given twice would be ignored in silence: Refused(400)."""
+        """Raises Refused(400) for unknown or repeated parameters, which would be ignored silently."""
         known = [query.name for query in self.query]
         for name in request.query_params:
             if name not in known:
-                there_is = f"there is {', '.join(known)}" if known else "none is taken here"
+                there_is = f"known are {', '.join(known)}" if known else "this operation has none"
                 raise Refused(400, f"unknown query parameter '{name[:100]}': {there_is}")
             if len(request.query_params.getlist(name)) > 1:
                 raise Refused(400, f"query parameter {name} is given more than once")
 
 
 def is_accepted(kind: str, header: str) -> bool:
-    """Whether an Accept header takes this media type (RFC 9110: ranges, and q=0 for what is not wanted)."""
+    """Whether an Accept header allows this media type (RFC 9110, with ranges and q=0)."""
     for wanted in (kind, kind.partition("/")[0] + "/*", "*/*"):  # the most specific one counts
         for item in header.lower().split(","):
             name, *parameters = (part.strip() for part in item.split(";"))
@@ -126,29 +126,29 @@ def is_accepted(kind: str, header: str) -> bool:
 
 
 def refuse_contradiction(given: Mapping[str, object]) -> None:
-    """Of these query parameters at most one is not None: Refused(400)."""
+    """Raises Refused(400) if more than one of these query parameters is given."""
     named = [name for name, value in given.items() if value is not None]
     if len(named) > 1:
-        raise Refused(400, f"{' and '.join(named)} contradict each other: give one of them")
+        raise Refused(400, f"{' and '.join(named)} exclude each other: give only one")
 
 
 # -- waiting ----------------------------------------------------------------------------------
 
 
 class Stopping(Refused):
-    """The door closes while somebody waits."""
+    """The gateway stops while a request waits."""
 
     def __init__(self) -> None:
         super().__init__(503, "the broker is stopping")
 
 
 async def unless_stopping(door: Door, work: Coroutine[Any, Any, T]) -> T:
-    """Raises Stopping as soon as the door closes; `work` is cancelled then."""
+    """Raises Stopping and cancels `work` as soon as the gateway stops."""
     return await _unless(work, {door.stopping.wait(): Stopping()})
 
 
 async def attended(door: Door, request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The same, and ClientDisconnect when the caller hangs up. For requests whose body nobody reads afterwards."""
+    """Like `unless_stopping`, and raises ClientDisconnect when the caller hangs up. The body must not be read later."""
     return await _unless(work, {door.stopping.wait(): Stopping(), _hung_up(request): ClientDisconnect()})
 
 
@@ -176,7 +176,7 @@ async def _hung_up(request: Request) -> None:
 
 
 async def read_body(door: Door, request: Request) -> bytes:
-    """Bounded in size and time: Refused(413), at once where Content-Length says so, and BodyTooLate."""
+    """Reads a body. Raises Refused(413) if it is too large, at once if Content-Length says so, and BodyTooLate."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
         raise Refused(413, TOO_LARGE)
@@ -193,9 +193,9 @@ async def read_body(door: Door, request: Request) -> bytes:
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """Raises Refused: 400 for what is not JSON, 422 for what does not fit the schema."""
+    """Raises Refused: 400 for a body that is not JSON, 422 for a body that does not fit the schema."""
     try:
-        body.decode("utf-8")  # what is kept as it was written is not looked into by the decoder
+        body.decode("utf-8")  # the decoder does not check raw values
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise Refused(422, str(error)) from error

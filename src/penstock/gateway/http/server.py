@@ -1,4 +1,4 @@
-"""The HTTP door: routes, errors in one place, and the ASGI server that runs them."""
+"""The REST proxy's server: the routes, the mapping of errors to responses, and the ASGI server."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class HttpServer:
                 "GET",
                 "/health",
                 "health",
-                "Whether the broker of this door works in its cluster: 503 says what is missing.",
+                "Health of this gateway's broker: 503, with the reason, if it does not work in its cluster.",
                 "Cluster",
                 self._show_health,
                 {200: Health},
@@ -81,7 +81,7 @@ class HttpServer:
                 "GET",
                 "/metrics",
                 "metrics",
-                "Metrics of the broker that this door belongs to, for Prometheus.",
+                "Metrics of this gateway's broker, for Prometheus.",
                 "Cluster",
                 self._show_metrics,
                 {200: str},
@@ -103,7 +103,7 @@ class HttpServer:
         )
 
     def _routes(self) -> list[Route]:
-        """One a path, so that a wrong method is told which ones are right."""
+        """One route for each path, so that the answer to a wrong method lists the right ones."""
         paths: dict[str, dict[str, Operation]] = {}
         for operation in self.operations:
             paths.setdefault(operation.path, {})[operation.method] = operation
@@ -134,14 +134,14 @@ class HttpServer:
         return Response(page + own.encode(), headers={"content-type": CONTENT_TYPE})
 
     async def _health(self) -> BrokerHealth:
-        """Raises Refused(503) with what is missing."""
+        """Raises Refused(503) with the reason."""
         try:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 found = msgspec.json.decode(await self._broker.health(), type=BrokerHealth)
         except ConnectionError as error:
             raise Refused(503, str(error)) from error
         except TimeoutError as error:
-            raise Refused(503, f"the broker has not answered its own door for {HEALTH_TIMEOUT_S} s") from error
+            raise Refused(503, f"the broker has not answered its gateway for {HEALTH_TIMEOUT_S} s") from error
         if found.problem:
             raise Refused(503, found.problem)
         return found
@@ -154,7 +154,7 @@ class HttpServer:
         assert isinstance(error, ApiError | WireClientError)
         refused = refusal(error)
         if refused.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND):
-            # A broker that cannot be reached, a topic that is not created: symptoms, of which the cause may be known.
+            # An unreachable broker or a missing topic may be a symptom: the broker may know the cause.
             try:
                 await self._health()
             except Refused as cause:
@@ -162,14 +162,14 @@ class HttpServer:
         return await _refused(request, refused)
 
     async def _too_late(self, request: Request, error: Exception) -> Response:
-        """The rest of the body may still come: it would be taken for the next request."""
+        """Closes the connection: the rest of the body would be taken for the next request."""
         self._crowd.timed_out += 1
         response = await _refused(request, error)
         response.headers["connection"] = "close"
         return response
 
     async def run(self, sockets: Sequence[socket.socket], callers: Callers) -> None:
-        """Until the door is stopping."""
+        """Serves until the gateway stops."""
         is_local = all(is_loopback(sock.getsockname()[0]) for sock in sockets)
         app: ASGIApp = CORSMiddleware(
             Reserved(Unfinished(self.app, self._door.stopping), self._max_requests),
@@ -194,7 +194,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S,
         )
-        # Its news are not the broker's; that a caller speaks no HTTP is the caller's problem.
+        # Only errors: callers that do not speak HTTP must not fill the broker's log.
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         server = _Server(config)
         watchers = (
@@ -210,7 +210,7 @@ class HttpServer:
 
 
 class Unfinished:
-    """Around the application: requests that take longer than a stopping server waits end with an answer."""
+    """Wraps the application: requests that a stopping server cancels still end with an answer."""
 
     def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
         self._app = app
@@ -240,7 +240,7 @@ class Unfinished:
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are not ours: the broker says when to stop."""
+        """Leaves signals alone: the broker stops this process."""
         yield
 
 
@@ -266,7 +266,7 @@ async def _http_refused(request: Request, error: Exception) -> Response:
     detail = error.detail
     if error.status_code == HTTPStatus.NOT_FOUND:
         detail = (
-            f"there is nothing at {request.url.path}: GET /openapi.json describes what there is, as /topics, /metrics"
+            f"there is nothing at {request.url.path}: GET /openapi.json lists all paths, such as /topics and /metrics"
         )
     response = _error(error.status_code, error.status_code, detail)
     response.headers.update(error.headers or {})
@@ -278,6 +278,6 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """Logged by the server, with the traceback."""
-    message = str(error) if isinstance(error, PenstockError) else "an error of the gateway; its log has the details"
+    """Answers 500. The server logs the traceback."""
+    message = str(error) if isinstance(error, PenstockError) else "an error in the gateway; see the broker's log"
     return _error(50001, 500, message)

@@ -1,8 +1,8 @@
-"""Bodies of requests and answers. They check what comes in, and their schemas are the OpenAPI description's.
+"""Bodies of requests and answers: they validate requests, and their schemas are part of the OpenAPI description.
 
-Field names are Confluent's. Answers are structs where their shape is fixed; records and v3
-resources are built as dictionaries and described here. A request's field that is not known here is
-refused: a misspelt one would be a record without its value, or a setting that was not made.
+Field names are Confluent's. Answers with a fixed shape are structs; records and v3 resources are built as dictionaries
+and only described here. Unknown fields of requests are refused: a misspelt field would lose a record's value or a
+setting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from penstock.gateway.http.formats import Given
 
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-# The largest leaves room for the one after it.
+# The largest offset leaves room for offset + 1.
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 2)]
 Timestamp = Annotated[int, Meta(ge=0, le=2**62)]
 TopicName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9._-]+$", min_length=1, max_length=249)]
@@ -31,7 +31,7 @@ class Error(Struct):
 
 
 class Body(Struct, forbid_unknown_fields=True):
-    """Of a request."""
+    """The body of a request."""
 
 
 # -- publish ------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Header(Body):
 
 
 class PartitionRecord(Body):
-    """With a value, which may be null, or a payload, which is another name of it."""
+    """A record with a value, which may be null, or a payload, which is another name for the value."""
 
     key: Given = UNSET
     value: Given = UNSET
@@ -54,19 +54,19 @@ class PartitionRecord(Body):
 
 
 class ProduceRecord(PartitionRecord):
-    """The same, and it may name its partition."""
+    """A record that may name its partition."""
 
     partition: Partition | None = None
 
 
 class PartitionProduceRequest(PartitionRecord):
-    """A batch in `records`, or one event as itself."""
+    """A batch in `records`, or one event."""
 
     records: Annotated[list[PartitionRecord], Meta(min_length=1, max_length=10_000)] | UnsetType = UNSET
 
 
 class ProduceRequest(ProduceRecord):
-    """A batch in `records`, or one event as itself."""
+    """A batch in `records`, or one event."""
 
     records: Annotated[list[ProduceRecord], Meta(min_length=1, max_length=10_000)] | UnsetType = UNSET
 
@@ -165,7 +165,7 @@ class ConsumedRecord(Struct):
 
 
 class Event(Struct):
-    """One server-sent event; `data` is a record, or {"error_code", "message"} where `event` is "error"."""
+    """One server-sent event; `data` is a record, or {"error_code", "message"} if `event` is "error"."""
 
     data: str
     id: str | UnsetType = UNSET
@@ -278,7 +278,7 @@ class Metadata(Struct):
 
 
 class Resource(Struct):
-    """Any of v3's resources: what it is and where; the rest depends on the kind."""
+    """A resource of the v3 API: its kind and links. The other fields depend on the kind."""
 
     kind: str
     metadata: Metadata
@@ -296,7 +296,7 @@ class ResourceList(Struct):
 
 
 class BrokerHealth(Struct):
-    """As the broker tells its doors."""
+    """The health that the broker reports to its gateway."""
 
     problem: str
     cluster_id: str

@@ -1,7 +1,7 @@
-"""GET /topics/{topic}/events: a topic as server-sent events, as records arrive.
+"""GET /topics/{topic}/events: the records of a topic as server-sent events, as they arrive.
 
-The id of an event is where each partition goes on after it ("0:12,1:7"); the first one, without data, says where the
-stream begins. Browsers send the last one back as Last-Event-ID when they reconnect, and so nothing is missed.
+The id of an event holds the next offset of each partition ("0:12,1:7"). The first event has no data, only the start
+positions. Browsers send the last id as Last-Event-ID when they reconnect, so that they miss nothing.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 KEEP_ALIVE_S = 15.0
 EVENT_STREAM = "text/event-stream"
-PARTITION = Query("partition", "Only this partition.", 0, 2**31 - 1)
-FROM = Query("from", "Where to begin: latest unless said otherwise.", choices=("earliest", "latest"))
-FORMAT = Query("format", "How keys and values are shown.", choices=("plain", "json", "binary"))
-LIMIT = Query("limit", "End the stream after so many events.", 1, 10**9)
+PARTITION = Query("partition", "Read only this partition.", 0, 2**31 - 1)
+FROM = Query("from", "Where to start (default: latest).", choices=("earliest", "latest"))
+FORMAT = Query("format", "Format of keys and values.", choices=("plain", "json", "binary"))
+LIMIT = Query("limit", "End the stream after this number of events.", 1, 10**9)
 _EVENT_ID = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19}){0,9999}")
 _FORMATS = {"plain": Format.PLAIN, "json": Format.JSON, "binary": Format.BINARY}
 
@@ -61,7 +61,7 @@ async def _positions(door: Door, request: Request) -> dict[TopicPartition, int]:
     start = FROM.choose(request)
     refuse_contradiction({"offset": offset, "timestamp": timestamp_ms, "from": start})
     if offset is not None and only is None:
-        raise Refused(400, "offset belongs to one partition: give partition as well")
+        raise Refused(400, "offset needs a partition: give partition as well")
     topic = await existing_topic(door, request)
     if only is not None and only >= len(topic.partitions):
         raise Refused(40402, f"Partition not found: topic '{topic.name}' has {len(topic.partitions)}")
@@ -86,7 +86,7 @@ def _resumed(request: Request, topic: str, positions: dict[TopicPartition, int])
     pairs = [item.split(":") for item in last.split(",")] if _EVENT_ID.fullmatch(last) else []
     resumed = {TopicPartition(topic, int(index)): int(offset) for index, offset in pairs}
     if not resumed or max(resumed.values()) >= 2**63:
-        raise Refused(400, "Last-Event-ID is the id of an event of this stream, like 0:12,1:7")
+        raise Refused(400, "Last-Event-ID must be the id of an event of this stream, like 0:12,1:7")
     return {key: offset for key, offset in resumed.items() if key in positions}
 
 
@@ -99,7 +99,7 @@ async def _events(
         try:
             found = await unless_stopping(door, fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000)))
         except Stopping:
-            return  # the reader comes back with the last id
+            return  # the reader reconnects with the last id
         except (ApiError, WireClientError) as error:
             yield _problem(refusal(error))
             return
@@ -121,7 +121,7 @@ async def _events(
 
 def _event(positions: dict[TopicPartition, int], data: bytes) -> bytes:
     position = ",".join(f"{key.partition}:{offset}" for key, offset in positions.items())
-    # JSON stored with line feeds is several data lines, which a reader joins again.
+    # JSON with line feeds becomes several data lines, which the reader joins.
     lines = b"".join(b"data: " + line + b"\n" for line in data.splitlines())
     return f"id: {position}\n".encode() + lines + b"\n"
 
@@ -136,7 +136,7 @@ OPERATIONS = (
         "GET",
         "/topics/{topic}/events",
         "tailTopic",
-        "Records as they arrive, as server-sent events; Last-Event-ID resumes.",
+        "Stream records as server-sent events; Last-Event-ID resumes.",
         "Records",
         tail,
         {200: Event},

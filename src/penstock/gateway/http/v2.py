@@ -1,10 +1,10 @@
-"""Topics, publishing and reading without a group: Confluent's v2 shapes.
+"""Topics, publishing and reading without a group, as in Confluent's v2 API.
 
 GET  /topics                                     names
 GET  /topics/{topic}                             partitions and settings
 POST /topics/{topic}                             publish a batch, or one event
 GET  /topics/{topic}/partitions[/{partition}]
-POST /topics/{topic}/partitions/{partition}      the same to one partition
+POST /topics/{topic}/partitions/{partition}      publish to one partition
 GET  /topics/{topic}/partitions/{partition}/offsets
 GET  /topics/{topic}/partitions/{partition}/records   from an offset or a time, with long poll
 GET  /brokers
@@ -62,15 +62,15 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def topic_name(request: Request) -> str:
-    """A name that cannot exist does not exist. Raises Refused(404)."""
+    """The topic's name. Raises Refused(404) for an invalid name."""
     name: str = request.path_params["topic"]
     if not _TOPIC.fullmatch(name) or name in (".", ".."):
-        raise Refused(40401, "Topic not found: that is not a topic's name")
+        raise Refused(40401, "Topic not found: not a valid topic name")
     return name
 
 
 async def existing_topic(door: Door, request: Request) -> TopicMetadata:
-    """As it is now: another client may have changed or deleted it."""
+    """The current metadata of the topic: another client may have changed or deleted it."""
     return await door.cluster.topic(topic_name(request), max_age_s=0)
 
 
@@ -82,11 +82,11 @@ async def existing_partition(door: Door, request: Request) -> tuple[TopicMetadat
     return topic, topic.partitions[int(text)]
 
 
-# -- what there is --------------------------------------------------------------------------
+# -- topics and brokers --------------------------------------------------------------------------
 
 
 def v2_type(request: Request) -> str:
-    """Confluent's own type for those who ask for it."""
+    """Confluent's own media type if the caller asks for it."""
     return V2 if V2 in request.headers.get("accept", "") else JSON
 
 
@@ -160,16 +160,16 @@ async def publish_to_partition(door: Door, request: Request) -> Response:
 
 
 def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) -> None:
-    """Refused(422): fields of an event beside a batch would be ignored."""
+    """Raises Refused(422) for fields of an event beside a batch, which would be ignored."""
     if body.records is UNSET:
         return
     for name in ("key", "value", "payload", "partition", "timestamp", "headers"):
         if getattr(body, name, None) not in (UNSET, None, []):
-            raise Refused(422, f"a body has records, or is one event: '{name}' beside records belongs into each record")
+            raise Refused(422, f"a body is a batch or one event: with records, '{name}' belongs into each record")
 
 
 def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Record:
-    """Refused(422) without a value: a tombstone is what somebody asked for, not what somebody forgot."""
+    """Raises Refused(422) for a record without a value: a tombstone needs an explicit null."""
     if (given.value is UNSET) == (given.payload is UNSET):
         problem = (
             "needs a value; null deletes the key" if given.value is UNSET else "has a value or a payload, not both"
@@ -191,7 +191,7 @@ def build_headers(given: Sequence[shapes.Header]) -> tuple[tuple[str, bytes | No
 async def publish_all(
     door: Door, request: Request, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> Response:
-    """One entry a record. The status is that of the first refusal if none was written, else 200."""
+    """The answer has one entry per record. The status is 200, or that of the first error if no record was written."""
     results = await deliver(door, topic, records)
     written = [result for result in results if isinstance(result, Produced)]
     refused = [result for result in results if isinstance(result, Refused)]
@@ -209,7 +209,7 @@ async def publish_all(
 async def deliver(
     door: Door, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> list[Produced | Refused]:
-    """All at once, each with its own outcome, in the order given."""
+    """Publishes the records together. Returns the outcome of each, in the same order."""
     waiting: list[asyncio.Future[Produced] | Refused] = []
     for record, partition in records:
         try:
@@ -230,15 +230,15 @@ async def deliver(
 
 # -- read -----------------------------------------------------------------------------------
 
-OFFSET = Query("offset", "Where to begin.", 0, 2**63 - 1)
-TIMESTAMP = Query("timestamp", "Begin with the first record that is not older, in ms since 1970.", 0, 2**62)
-MAX_RECORDS = Query("max_records", "Most records in the answer.", 1, 10_000)
+OFFSET = Query("offset", "Offset to start at.", 0, 2**63 - 1)
+TIMESTAMP = Query("timestamp", "Start at the first record not older than this time, in ms since 1970.", 0, 2**62)
+MAX_RECORDS = Query("max_records", "Largest number of records in the answer.", 1, 10_000)
 TIMEOUT = Query("timeout", "How long to wait for a record if there is none, in ms.", 0, 60_000)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
 
 
 async def read_records(door: Door, request: Request) -> Response:
-    """From `offset`, or from `timestamp`, or from the beginning."""
+    """Reads from `offset`, from `timestamp`, or from the first record."""
     kind = of_accept(request.headers.get("accept", ""))
     offset, timestamp_ms = OFFSET.read(request), TIMESTAMP.read(request)
     refuse_contradiction({"offset": offset, "timestamp": timestamp_ms})
@@ -259,7 +259,7 @@ async def read_records(door: Door, request: Request) -> Response:
 async def poll(
     door: Door, partition: TopicPartition, offset: int, *, most: int, timeout_ms: int, max_bytes: int
 ) -> list[Record]:
-    """What there is, at most so much; waits for the first record."""
+    """The available records, within the limits. Waits for the first record."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000
     records: list[Record] = []
@@ -269,7 +269,7 @@ async def poll(
         records += fetched.records[: most - len(records)]
         max_bytes -= sum(len(record.value or b"") for record in fetched.records)
         is_end = fetched.next_offset in (offset, fetched.high_watermark)
-        # A fetch may stop short of what there is (at the end of a segment), or find control records only.
+        # A fetch may stop early (at the end of a segment), or find only control records.
         if (records and (is_end or len(records) == most or max_bytes <= 0)) or (is_end and not wait_ms):
             return records
         offset = fetched.next_offset
@@ -278,7 +278,15 @@ async def poll(
 RECORD_REFUSALS = (404, 413, 415, 422, 400, 408)
 
 OPERATIONS = (
-    Operation("GET", "/topics", "listTopics", "Names of all topics.", "Topics", list_topics, {200: list[str]}),
+    Operation(
+        "GET",
+        "/topics",
+        "listTopics",
+        "Names of all topics, except internal ones.",
+        "Topics",
+        list_topics,
+        {200: list[str]},
+    ),
     Operation(
         "GET",
         "/topics/{topic}",
@@ -293,7 +301,7 @@ OPERATIONS = (
         "POST",
         "/topics/{topic}",
         "publish",
-        "Publish a batch of records, or one event as itself.",
+        "Publish a batch of records, or one event.",
         "Records",
         publish,
         {200: shapes.ProduceResponse},
@@ -325,7 +333,7 @@ OPERATIONS = (
         "POST",
         "/topics/{topic}/partitions/{partition}",
         "publishToPartition",
-        "Publish a batch of records, or one event as itself, to one partition.",
+        "Publish a batch of records, or one event, to one partition.",
         "Records",
         publish_to_partition,
         {200: shapes.ProduceResponse},
@@ -337,7 +345,7 @@ OPERATIONS = (
         "GET",
         "/topics/{topic}/partitions/{partition}/offsets",
         "getOffsets",
-        "First offset of a partition, and the one after the last.",
+        "First and end offset of a partition.",
         "Topics",
         get_offsets,
         {200: shapes.OffsetRange},
@@ -347,7 +355,7 @@ OPERATIONS = (
         "GET",
         "/topics/{topic}/partitions/{partition}/records",
         "readRecords",
-        "Read from an offset or a time; waits if there is nothing yet.",
+        "Read from an offset or a time, and wait if there are no records.",
         "Records",
         read_records,
         {200: list[shapes.ConsumedRecord]},
@@ -355,7 +363,5 @@ OPERATIONS = (
         answer_types=PRODUCE_TYPES,
         refusals=(400, 404, 416),
     ),
-    Operation(
-        "GET", "/brokers", "listBrokers", "Numbers of all brokers.", "Cluster", list_brokers, {200: shapes.Brokers}
-    ),
+    Operation("GET", "/brokers", "listBrokers", "Ids of all brokers.", "Cluster", list_brokers, {200: shapes.Brokers}),
 )

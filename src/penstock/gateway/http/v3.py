@@ -1,4 +1,4 @@
-"""The cluster, its brokers and topics in Confluent's v3 shapes.
+"""The cluster, its brokers and topics, as in Confluent's v3 API.
 
 /v3/clusters[/{cluster}]
 /v3/clusters/{cluster}/brokers[/{broker}]
@@ -19,6 +19,7 @@ from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.operations import Door, Operation, answer, decode, no_content
 from penstock.gateway.http.v2 import existing_partition, existing_topic, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, CLUSTER, MANY, ONE, TOPIC, Links, look, open_cluster
+from penstock.model.new_topic import BROKER_DEFAULT, NewTopic, without_nulls
 from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
 from penstock.wire_client.requests.metadata import BrokerMetadata, ClusterMetadata, PartitionMetadata, TopicMetadata
 
@@ -110,14 +111,13 @@ def show_topic(info: ClusterMetadata, topic: TopicMetadata, links: Links) -> dic
 async def create(door: Door, request: Request) -> Response:
     given = decode(await json_body(door, request), shapes.CreateTopic)
     info, links = await open_cluster(door, request)
-    await create_topic(
-        door.cluster,
+    wanted = NewTopic(
         given.topic_name,
-        -1 if given.partitions_count is None else given.partitions_count,
-        -1 if given.replication_factor is None else given.replication_factor,
-        {entry.name: entry.value for entry in given.configs},
-        validate_only=given.validate_only,
+        BROKER_DEFAULT if given.partitions_count is None else given.partitions_count,
+        BROKER_DEFAULT if given.replication_factor is None else given.replication_factor,
+        configs=without_nulls([(entry.name, entry.value) for entry in given.configs]),
     )
+    await create_topic(door.cluster, wanted, validate_only=given.validate_only)
     if given.validate_only:
         topic = TopicMetadata(given.topic_name, b"", False, ())
     else:

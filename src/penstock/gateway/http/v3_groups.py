@@ -1,4 +1,4 @@
-"""Groups, their members and lag in Confluent's v3 shapes.
+"""Groups, their members and lag, as in Confluent's v3 API.
 
 /v3/clusters/{cluster}/consumer-groups[/{group}[/consumers | /lags | /lag-summary]]
 """
@@ -113,7 +113,7 @@ async def lag_summary(door: Door, request: Request) -> Response:
 
 
 async def lags(door: Door, info: ClusterMetadata, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
-    """Partitions with a committed offset, of topics that still exist."""
+    """The lag of each partition with a committed offset, for topics that still exist."""
     offsets = await committed(door.cluster, group.group_id)
     sizes = {topic.name: len(topic.partitions) for topic in info.topics}
     known = {key: entry for key, entry in sorted(offsets.items()) if key.partition < sizes.get(key.topic, 0)}

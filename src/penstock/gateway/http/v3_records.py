@@ -1,4 +1,4 @@
-"""Publishing in Confluent's v3 shapes.
+"""Publishing, as in Confluent's v3 API.
 
 POST /v3/clusters/{cluster}/topics/{topic}/records         one record, or several JSON objects in a row
 POST /v3/clusters/{cluster}/topics/{topic}/records:batch   entries with an id, each with its own outcome
@@ -29,7 +29,7 @@ MAX_STREAMED = 10_000
 
 
 async def publish(door: Door, request: Request) -> Response:
-    """Several JSON objects in a row are several records, and as many answers in a row."""
+    """Each JSON object in the body is a record, and gets one JSON object in the answer."""
     of_content_type(request.headers.get("content-type", ""))
     given = [decode(text, shapes.V3Record) for text in split_objects(await read_body(door, request))]
     info, _ = await open_cluster(door, request)
@@ -65,7 +65,7 @@ async def publish_batch(door: Door, request: Request) -> Response:
 
 
 def split_objects(body: bytes) -> list[bytes]:
-    """Raises Refused: 400 for what is not JSON objects, 413 for too many."""
+    """Raises Refused: 400 for a body that is not a sequence of JSON objects, 413 for too many."""
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -110,7 +110,7 @@ def encode_data(data: shapes.Data | None) -> bytes | None:
         try:
             return msgspec.json.decode(text, type=str).encode()
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(422, "data of type STRING is a string") from error
+            raise Refused(422, "data of type STRING must be a string") from error
     return encode_value(data.data, Format.BINARY if data.type == "BINARY" else Format.JSON)
 
 

@@ -1,4 +1,4 @@
-"""What all of Confluent's v3 shapes have in common: resources with a kind and links, and lists of them."""
+"""Shared by all of Confluent's v3 API: resources with a kind and links, and lists of resources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ONE, MANY = shapes.Resource, shapes.ResourceList
 
 
 class Links:
-    """Addresses of resources, as the caller reached us."""
+    """URLs of resources, with the address that the caller used."""
 
     def __init__(self, request: Request, cluster_id: str) -> None:
         self.root = f"{base_url(request)}/v3/clusters"

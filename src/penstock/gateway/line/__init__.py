@@ -1,1 +1,1 @@
-"""The line protocol: one command a line, answers for people and for scripts."""
+"""The line protocol: one command per line, with answers for people and scripts."""

@@ -1,8 +1,7 @@
-"""A line to a command. Pure text: knows the grammar, not the log.
+"""Parsing of commands. It knows the grammar, not the log.
 
-Verbs in any case; words are separated by blanks. The message of PUBLISH is everything after the
-blank behind the topic, taken as it is. A bad line is a `BadCommand` whose text tells the
-caller what to write.
+Verbs may be in any case, and words are separated by blanks. The message of PUBLISH is everything after the topic and
+one blank, unchanged. A bad line raises `BadCommand`, whose text tells the caller what to write.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ EARLIEST, LATEST = "earliest", "latest"
 
 HELP = """\
 PUBLISH <topic>[/partition] <message>           write one record
-PUBLISHKEY <topic>[/partition] <key> <message>  the same with a key; equal keys go to one partition
-CONSUME <topic> [partition] [offset] [max]      read records; * is every partition, max 100 by default
-FOLLOW <topic> [partition] [offset]             read what arrives, until you send a line
-COMMIT <group> <topic> <partition> <offset>     keep the offset of the next record to read
-OFFSET <group> <topic> <partition>              the offset that was committed last
+PUBLISHKEY <topic>[/partition] <key> <message>  write one record with a key; equal keys go to one partition
+CONSUME <topic> [partition] [offset] [max]      read records; * means all partitions, max is 100 by default
+FOLLOW <topic> [partition] [offset]             read new records until you send a line
+COMMIT <group> <topic> <partition> <offset>     commit the offset of the next record to read
+OFFSET <group> <topic> <partition>              show the committed offset
 TOPICS                                          list topics and their partitions
 CREATE <topic> [partitions]                     create a topic
-HELP                                            this text
+HELP                                            show this text
 QUIT                                            close the connection
 An offset is a number, earliest, latest, or @ and a time in milliseconds since 1970."""
 
@@ -32,7 +31,7 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
-# Of what a browser sends before it sends what a page wrote.
+# The lines that a browser sends before the body of a request, which a web page controls.
 _HTTP = re.compile(
     rb"[A-Z]{3,20} \S+ HTTP/[0-9](\.[0-9])?|(host|origin|user-agent|content-type|content-length):.*",
     re.IGNORECASE | re.DOTALL,
@@ -44,7 +43,7 @@ class BadCommand(Exception):
 
 
 class SpokenHttp(Exception):
-    """A line of HTTP: what follows may be the work of a web page, and must not be taken for commands."""
+    """A line of HTTP. The next lines may come from a web page and must not be run as commands."""
 
 
 class AtTime(NamedTuple):
@@ -65,7 +64,7 @@ class Publish(NamedTuple):
 class Consume(NamedTuple):
     topic: str
     partition: int | None
-    """None: every one."""
+    """None means all partitions."""
     where: Where
     max_records: int
 
@@ -107,14 +106,14 @@ class Quit(NamedTuple):
 
 
 class Nothing(NamedTuple):
-    """An empty line, or STOP: ends a FOLLOW."""
+    """An empty line or STOP, which ends a FOLLOW."""
 
 
 Command: TypeAlias = Publish | Consume | Follow | Commit | Offset | Create | Topics | Help | Quit | Nothing
 
 
 def parse(line: bytes) -> Command:
-    """`line` without its line feed. Raises BadCommand, SpokenHttp."""
+    """Parses a line without its line feed. Raises BadCommand or SpokenHttp."""
     line = line.removesuffix(b"\r")
     verb, _, rest = line.lstrip(b" ").partition(b" ")
     name = verb.decode("ascii", "replace").upper()
@@ -127,7 +126,7 @@ def parse(line: bytes) -> Command:
         raise SpokenHttp("this is the line protocol, not HTTP; goodbye")
     if known is None:
         shown = name[:40] if name.isprintable() and name.isascii() else "that is not text"
-        raise BadCommand(f"unknown command {shown}; HELP lists what there is")
+        raise BadCommand(f"unknown command {shown}; HELP lists all commands")
     least, most, usage, build = known
     words = _text(rest).split()
     if not least <= len(words) <= most:
@@ -154,7 +153,7 @@ def _consume(words: list[str]) -> Consume:
     where = _where(words[2]) if len(words) > 2 else EARLIEST
     most = _number(words[3], "max") if len(words) > 3 else DEFAULT_MAX
     if not 1 <= most <= MAX_RECORDS:
-        raise BadCommand(f"max is from 1 to {MAX_RECORDS}")
+        raise BadCommand(f"max must be from 1 to {MAX_RECORDS}")
     return Consume(_topic(words[0]), partition, _single(where, partition), most)
 
 
@@ -166,7 +165,7 @@ def _follow(words: list[str]) -> Follow:
 
 def _single(where: Where, partition: int | None) -> Where:
     if partition is None and isinstance(where, int):
-        raise BadCommand("an offset belongs to one partition: name it, or write earliest, latest or @time")
+        raise BadCommand("an offset needs a partition: give one, or write earliest, latest or @time")
     return where
 
 
@@ -198,12 +197,12 @@ def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadCommand("only messages and keys may be other than UTF-8") from error
+        raise BadCommand("only messages and keys may be something other than UTF-8") from error
 
 
 def _topic(text: str) -> str:
     if not _TOPIC.fullmatch(text) or text in (".", ".."):
-        raise BadCommand("a topic's name has 1 to 249 letters, digits, dots, underscores or hyphens")
+        raise BadCommand("a topic's name must have 1 to 249 letters, digits, dots, underscores or hyphens")
     return text
 
 
@@ -213,7 +212,7 @@ def _is_number(text: str, limit: int) -> bool:
 
 def _number(text: str, what: str) -> int:
     if not _is_number(text, 1 << 31 if what.startswith("partition") else 1 << 63):
-        raise BadCommand(f"{what} is a number, not '{_shown(text)}'")
+        raise BadCommand(f"{what} must be a number, not '{_shown(text)}'")
     return int(text)
 
 
@@ -227,9 +226,7 @@ def _where(text: str) -> Where:
     if text.startswith("@"):
         return AtTime(_number(text[1:], "a time"))
     if not _is_number(text, 1 << 63):
-        raise BadCommand(
-            f"'{_shown(text)}' is no offset: write a number from 0, earliest, latest, or @ and milliseconds"
-        )
+        raise BadCommand(f"'{_shown(text)}' is not an offset: write a number, earliest, latest, or @ and milliseconds")
     return int(text)
 
 

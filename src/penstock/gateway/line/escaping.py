@@ -1,9 +1,9 @@
-r"""Bytes of a record as text on one line, and nothing lost.
+r"""Lossless escaping of a record's bytes as text on one line.
 
     \\  backslash    \n \r \t  line feed, carriage return, tab    \s  blank (in keys only)
     \-  a key that is "-"      \N  no value (a tombstone)         \xHH  any other byte
 
-UTF-8 passes as it is; control characters and what is not UTF-8 become \xHH, byte by byte.
+UTF-8 is unchanged. Control characters and bytes that are not UTF-8 become \xHH.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def escape_key(key: bytes | None) -> bytes:
 
 
 def _escape(data: bytes, special: re.Pattern[str]) -> bytes:
-    # Bytes that are not UTF-8 come out as lone surrogates, one each.
+    # Each byte that is not UTF-8 becomes a lone surrogate.
     text = data.decode("utf-8", "surrogateescape")
     return special.sub(lambda match: _escaped(match[0]), text).encode("utf-8")
 
@@ -48,7 +48,7 @@ def _escaped(character: str) -> str:
 
 
 def unescape(text: bytes) -> bytes | None:
-    """The reverse, for what `escape_value` gave; None for a tombstone."""
+    """Reverses `escape_value`; None for a tombstone."""
     if text == NO_VALUE:
         return None
     return _ESCAPE.sub(lambda match: _unescaped(match[1]), text)

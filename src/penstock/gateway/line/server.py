@@ -1,4 +1,4 @@
-"""The line protocol's listening sockets: accepts, bounds connections in number and in idle time, ends them."""
+"""The line protocol's server: accepts connections, and bounds their number and their idle time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""One connection of the line protocol: lines in, answers out, in order.
+"""One connection of the line protocol: it reads lines and answers them in order.
 
-Every answer ends with one line, `OK ...` or `ERR ...`; what comes before it starts with a word in
-capitals (`MSG`, `TOPIC`). Publishes that arrive together are written together and answered in
-order. Invariants: a line is bounded, and one that is too long costs an error, not the connection;
-a caller that speaks HTTP is not listened to; nothing is read while answers wait to leave.
+Every answer ends with one line, `OK ...` or `ERR ...`. Lines before it start with a word in capitals (`MSG`, `TOPIC`).
+Records that arrive together are published together and answered in order.
+
+Invariants: the length of a line is bounded, and a line that is too long gives an error but keeps the connection open.
+A caller that speaks HTTP is disconnected. Nothing is read while answers wait to be sent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from penstock.gateway.crowd import Crowd
 from penstock.gateway.line import commands
 from penstock.gateway.line.escaping import escape_key, escape_value
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.new_topic import BROKER_DEFAULT, NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.ports.clock import Clock
 from penstock.records.builder import Record
@@ -32,7 +34,7 @@ MAX_LINE_BYTES = 1 << 20
 READ_BYTES = 64 << 10
 MAX_UNANSWERED = 1000
 FOLLOW_WAIT_MS = 10_000
-# How long an answer may wait for a caller that does not read it.
+# How long an answer waits for a caller that does not read.
 UNREAD_S = 60.0
 
 
@@ -41,7 +43,7 @@ class LineTooLong(Exception):
 
 
 class Attention:
-    """Tells the door's crowd whether this session waits for its caller."""
+    """Tells the `Crowd` whether this session waits for its caller."""
 
     def __init__(self, crowd: Crowd[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
         self._crowd = crowd
@@ -49,7 +51,7 @@ class Attention:
         self._loop = task.get_loop()
 
     def wait(self, has_begun: bool) -> None:
-        """Before more is read; `has_begun`: part of a line is here."""
+        """Called before a read. `has_begun`: part of a line has arrived."""
         if has_begun:
             self._crowd.begins(self._task, self._loop.time())
         else:
@@ -82,13 +84,13 @@ class Session:
         self._unanswered: list[asyncio.Future[Produced]] = []
 
     async def run(self) -> None:
-        """Until QUIT or the peer's end of file."""
+        """Serves until QUIT or the end of the input."""
         while True:
             try:
                 line = await self._next_line()
             except LineTooLong:
                 await self._flush()
-                self._say(f"ERR a line has at most {MAX_LINE_BYTES} bytes")
+                self._say(f"ERR a line must have at most {MAX_LINE_BYTES} bytes")
                 continue
             if line is None:
                 break
@@ -100,9 +102,9 @@ class Session:
     # -- lines --------------------------------------------------------------------------
 
     async def _next_line(self) -> bytes | None:
-        """None at the end. What was published before is answered before we wait for more.
+        """The next line, or None at the end of the input. Answers earlier publishes before it waits.
 
-        LineTooLong is raised as soon as a line is too long. The rest of it is read and thrown away.
+        Raises LineTooLong as soon as a line is too long; the rest of the line is discarded.
         """
         while True:
             end = self._buffer.find(b"\n", self._scanned)
@@ -132,7 +134,7 @@ class Session:
             self._buffer += data
 
     def _last_line(self) -> bytes | None:
-        """printf without a line feed, and nc -N: the rest counts as a line."""
+        """The rest of the input without a line feed counts as a line, as from printf."""
         line = bytes(self._buffer)
         self._buffer.clear()
         self._scanned = 0
@@ -142,13 +144,13 @@ class Session:
         self._write(text.encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
-        """Raises ConnectionError: the loop's own complaint about a closed connection is not one."""
+        """Raises ConnectionError after the caller hung up: asyncio's own error there is of another type."""
         if self._writer.is_closing():
             raise ConnectionResetError("the caller is gone")
         self._writer.write(data)
 
     async def _flush(self) -> None:
-        """Answer what was published, in order, and let it leave."""
+        """Answers all publishes in order, and waits until the answers are sent."""
         for future in self._unanswered:
             try:
                 produced = await future
@@ -160,7 +162,7 @@ class Session:
         await self._drain()
 
     async def _drain(self) -> None:
-        """Raises ConnectionError for a caller that has not read for long."""
+        """Raises ConnectionError if the caller has read nothing for UNREAD_S."""
         try:
             async with asyncio.timeout(UNREAD_S):
                 await self._writer.drain()
@@ -171,7 +173,7 @@ class Session:
     # -- commands -----------------------------------------------------------------------
 
     async def _handle(self, line: bytes) -> bool:
-        """False: close."""
+        """Runs one line. False means that the connection is to be closed."""
         try:
             command = commands.parse(line)
             if isinstance(command, commands.Publish):
@@ -222,7 +224,9 @@ class Session:
                     self._say(f"TOPIC {topic_info.name} {len(topic_info.partitions)}")
                 self._say(f"OK {len(shown)}")
             case commands.Create(topic, partitions):
-                count = await create_topic(self._cluster, topic, -1 if partitions is None else partitions)
+                count = await create_topic(
+                    self._cluster, NewTopic(topic, BROKER_DEFAULT if partitions is None else partitions)
+                )
                 self._say(f"OK {topic} {count}")
             case commands.Help():
                 self._say(commands.HELP)
@@ -236,7 +240,7 @@ class Session:
     async def _consume(self, command: commands.Consume) -> None:
         positions = await self._positions(command.topic, command.partition, command.where)
         count = 0
-        # Up to the end as it is now, or a busy topic would keep us here.
+        # Up to the present end: on a busy topic the read would never finish otherwise.
         ends = await list_offsets(self._cluster, dict.fromkeys(positions, LATEST_MS))
         for partition in positions:
             while count < command.max_records:
@@ -258,7 +262,7 @@ class Session:
         self._say(_summary(count, positions))
 
     async def _follow(self, command: commands.Follow) -> None:
-        """Until a line comes, or the end of file. The line is handled next, unless it is empty."""
+        """Sends new records until a line or the end of the input arrives. The line is then run as a command."""
         positions = await self._positions(command.topic, command.partition, command.where)
         count = 0
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._line_comes())]
@@ -282,7 +286,7 @@ class Session:
         self._say(_summary(count, positions))
 
     async def _line_comes(self) -> None:
-        """Bytes, not a line: the reader goes on from them."""
+        """Waits for a line, and leaves it in the buffer."""
         while b"\n" not in self._buffer and not self._eof and len(self._buffer) <= MAX_LINE_BYTES:
             data = await self._reader.read(READ_BYTES)
             self._eof = not data
@@ -326,10 +330,10 @@ class Session:
 
 
 def _summary(count: int, positions: Mapping[TopicPartition, int]) -> str:
-    """How many, and where each partition goes on."""
+    """The number of records, and the next offset of each partition."""
     return " ".join([f"OK {count}", *(f"{key.partition}:{offset}" for key, offset in positions.items())])
 
 
 def _refusal(error: PenstockError) -> str:
-    """One line, whatever the broker's message says."""
+    """The error as one line, also if the broker's message has several."""
     return "ERR " + " ".join(str(error).split())
