@@ -1,1 +1,1 @@
-"""What a person or a dashboard sees of a running broker: metrics and log lines. Nothing depends on it to work."""
+"""Metrics and log lines of a running broker. No other layer depends on them."""

@@ -1,7 +1,7 @@
-"""What this broker does: traffic, requests, connections, flushes, sessions, compaction.
+"""Metrics of this broker: traffic, requests, connections, flushes, sessions, compaction.
 
-Names of Kafka's own are those that the Prometheus JMX exporter's usual configuration gives them;
-what Kafka does not have is `penstock_*`.
+Kafka's metrics have the names of the usual configuration of the Prometheus JMX exporter;
+metrics that Kafka does not have are named `penstock_*`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ class TrafficMetrics:
 
         yield each(
             "kafka_server_brokertopicmetrics_messagesin_total",
-            "Records that producers wrote.",
+            "Records written by producers.",
             lambda traffic: traffic.records_in,
         )
         yield each(
             "kafka_server_brokertopicmetrics_bytesin_total",
-            "Bytes of record batches that producers wrote, as they came (compressed).",
+            "Bytes of record batches written by producers, as received (compressed).",
             lambda traffic: traffic.bytes_in,
         )
         yield each(
             "kafka_server_brokertopicmetrics_bytesout_total",
-            "Bytes of record batches that were fetched.",
+            "Bytes of record batches fetched.",
             lambda traffic: traffic.bytes_out,
         )
         yield each(
             "penstock_messages_out_total",
-            "Records that were fetched, counted by offsets.",
+            "Records fetched, counted by offsets.",
             lambda traffic: traffic.records_out,
         )
         yield each("penstock_batches_in_total", "Record batches written.", lambda traffic: traffic.batches_in)
@@ -67,19 +67,19 @@ class RequestMetrics:
     async def families(self) -> AsyncIterator[Family]:
         yield counter(
             "kafka_network_requestmetrics_requests_total",
-            "Requests taken in, by API.",
+            "Requests received, by API.",
             ("request",),
             [((api(key).name,), count) for key, count in self._dispatcher.requests.items()],
         )
         yield counter(
             "penstock_wide_requests_total",
-            "Requests with so many elements that they were taken in steps.",
+            "Requests with so many elements that they were processed in steps.",
             (),
             _one(self._dispatcher.wide_requests),
         )
         yield histogram(
             "penstock_request_duration_seconds",
-            "From the request to its answer, by API; long polls and flushes included. "
+            "Time from a request to its response, by API, including long polls and flushes. "
             "Produce requests are sampled, and the samples weighted.",
             ("request",),
             [
@@ -119,37 +119,37 @@ class ServerMetrics:
         )
         yield counter(
             "penstock_connections_accepted_total",
-            "Connections taken in, by listener.",
+            "Connections accepted, by listener.",
             ("listener",),
             [((listener.name,), listener.accepted) for listener in self._listeners],
         )
         yield counter(
             "penstock_strangers_refused_total",
-            "Connections closed because they sent what only nodes of the cluster may send, by listener.",
+            "Connections closed because they sent requests reserved for nodes of the cluster, by listener.",
             ("listener",),
             [((listener.name,), listener.strangers) for listener in self._listeners],
         )
         yield counter(
             "penstock_connections_refused_total",
-            "Connections refused because there were too many, by listener.",
+            "Connections refused because of a connection limit, by listener.",
             ("listener",),
             [((listener.name,), listener.refused) for listener in self._listeners],
         )
         yield counter(
             "penstock_connections_closed_for_errors_total",
-            "Connections closed because of what their clients sent, by listener.",
+            "Connections closed because of invalid data from the client, by listener.",
             ("listener",),
             [((listener.name,), listener.closed_for_errors) for listener in self._listeners],
         )
         yield gauge(
             "penstock_request_memory_bytes",
-            "Memory for requests on their way in, of all connections.",
+            "Memory for incoming requests of all connections.",
             (),
             _one(self._memory.used_bytes),
         )
         yield counter(
             "penstock_request_memory_waits_total",
-            "How often a connection had to wait for memory for its request.",
+            "Number of times a connection had to wait for request memory.",
             (),
             _one(self._memory.waits),
         )
@@ -159,32 +159,32 @@ class ServerMetrics:
         yield gauge("penstock_fetch_sessions", "Open fetch sessions.", (), _one(len(fetch.sessions)))
         yield counter(
             "penstock_fetch_sessions_evicted_total",
-            "Fetch sessions that made room for others.",
+            "Fetch sessions evicted to make room for others.",
             (),
             _one(fetch.sessions.evicted),
         )
         yield counter(
             "penstock_cold_reads_total",
-            "Fetches that read from disk what was not in memory or not yet verified.",
+            "Fetches that read from disk because the data was not in memory or not verified yet.",
             (),
-            _one(fetch.cold_reads),
+            _one(fetch.answers.cold_reads),
         )
         yield counter(
             "penstock_cold_lookups_total",
-            "Offsets whose place in the log was looked up by a worker, as it could not be found in memory.",
+            "Offsets looked up in the log by a worker, because they could not be found in memory.",
             (),
-            _one(fetch.cold_lookups),
+            _one(fetch.answers.cold_lookups),
         )
         yield counter("penstock_compactions_total", "Compactions of logs.", (), _one(cleaning.cleanings))
         yield counter(
-            "penstock_compaction_read_bytes_total", "Bytes that compaction read.", (), _one(cleaning.bytes_read)
+            "penstock_compaction_read_bytes_total", "Bytes read by compaction.", (), _one(cleaning.bytes_read)
         )
         yield counter(
-            "penstock_compaction_written_bytes_total", "Bytes that compaction wrote.", (), _one(cleaning.bytes_written)
+            "penstock_compaction_written_bytes_total", "Bytes written by compaction.", (), _one(cleaning.bytes_written)
         )
         yield gauge(
             "penstock_uncleanable_partitions",
-            "Partitions that compaction leaves alone because of damage.",
+            "Partitions that compaction skips because of damage.",
             (),
             _one(cleaning.uncleanable_count),
         )
@@ -198,17 +198,19 @@ class ServerMetrics:
 
         yield gauge(
             "penstock_disk_hung",
-            "1 while flushes to the log directory do not end: this broker leads nothing that others can.",
+            "1 while flushes to the log directory hang: this broker leads nothing that another replica can.",
             of_directory,
             one(int(watch.is_hung)),
         )
         yield gauge(
             "penstock_disk_oldest_flush_seconds",
-            "How long the oldest flush has been under way; 0: there is none.",
+            "Age of the oldest flush in progress; 0 if there is none.",
             of_directory,
             one(watch.waited_s),
         )
-        yield counter("penstock_disk_hangs_total", "Times the disk hung.", of_directory, one(watch.times_hung))
+        yield counter(
+            "penstock_disk_hangs_total", "Number of times the disk hung.", of_directory, one(watch.times_hung)
+        )
 
 
 def _one(number: float) -> list[Sample]:

@@ -1,10 +1,10 @@
-"""How the doors' process asks its broker: one byte says what for, a length and a page answer.
+"""Requests of the gateway process to its broker: one byte for the kind; the answer is a length and a page.
 
     m    the page of metrics
     h    the broker's health, as JSON (`node.health`)
 
-Over a socket pair that the broker made, so there is no port, no file and nobody else. Either end
-closes when its process is gone.
+They use a socket pair made by the broker, so there is no port, no file and no other client. Either end
+closes when its process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pages = Mapping[bytes, Callable[[], Awaitable[bytes]]]
 
 
 async def serve(sock: socket.socket, pages: Pages) -> None:
-    """Answer until the other end is closed. The broker's side."""
+    """The broker's side: answer until the other end is closed."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     try:
         with contextlib.suppress(ConnectionError):
@@ -34,7 +34,7 @@ async def serve(sock: socket.socket, pages: Pages) -> None:
 
 
 class BrokerReader:
-    """The doors' side. Those who ask for a page that is under way share it."""
+    """The gateway's side. Concurrent requests for the same page share one answer."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -43,18 +43,18 @@ class BrokerReader:
         self._turn = asyncio.Lock()
 
     async def page(self) -> bytes:
-        """The metrics. Raises ConnectionError when the broker is going."""
+        """The metrics. Raises ConnectionError if the broker is stopping."""
         return await self._shared(METRICS)
 
     async def health(self) -> bytes:
-        """Raises ConnectionError when the broker is going."""
+        """Raises ConnectionError if the broker is stopping."""
         return await self._shared(HEALTH)
 
     async def _shared(self, what: bytes) -> bytes:
         asking = self._asking.get(what)
         if asking is None or asking.done():
             asking = self._asking[what] = asyncio.create_task(self._ask(what))
-        # Shielded: a caller who hangs up must not leave half an answer in the stream.
+        # Shielded: a cancelled caller must not leave half an answer in the stream.
         return await asyncio.shield(asking)
 
     async def _ask(self, what: bytes) -> bytes:
@@ -67,4 +67,4 @@ class BrokerReader:
                 size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "big")
                 return await reader.readexactly(size)
             except asyncio.IncompleteReadError as error:
-                raise ConnectionError("the broker has closed its channel to the doors: it is stopping") from error
+                raise ConnectionError("the broker has closed its channel to the gateway: it is stopping") from error

@@ -1,9 +1,9 @@
-"""Partitions, topics and groups, under the names that kafka_exporter gives them.
+"""Partitions, topics and groups, under the names of kafka_exporter.
 
-A broker tells of the partitions it leads and the groups it coordinates, and no others, so sums
-over the brokers of a cluster are right. The lag of a group is told where its coordinator has a
-replica of the partition, which may be a little behind the leader. An offset of kafka_exporter's is
-what a client gets from ListOffsets: the high watermark and the log start.
+A broker reports only the partitions it leads and the groups it coordinates, so sums over the
+brokers of a cluster are correct. The lag of a group is reported if its coordinator has a replica
+of the partition, which may be slightly behind the leader. As in kafka_exporter, offsets are those
+that a client gets from ListOffsets: the high watermark and the log start.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from penstock.storage.lookups import Lookup, timestamp_at
 _PARTITION = ("topic", "partition")
 _GROUP = ("consumergroup", "topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
-PIECE = 1000  # positions looked at in one turn
+PIECE = 1000  # positions processed in one turn
 Place: TypeAlias = tuple[bytes, int, int]  # topic id, partition, offset
 
 
 class PartitionMetrics:
     def __init__(self, partitions: HostedPartitions, leaderless: Callable[[], Iterable[tuple[str, int]]]) -> None:
-        """`leaderless` are the partitions nobody leads, asked of the active controller only."""
+        """`leaderless` returns the partitions without a leader, on the active controller only."""
         self._partitions = partitions
         self._leaderless = leaderless
 
     async def families(self) -> AsyncIterator[Family]:
-        # A copy: topics come and go while the page is being written.
+        # A copy: partitions come and go while the page is written.
         hosted = [partition for partition in self._partitions if partition.is_leader]
         labels = [(partition.topic, str(partition.index)) for partition in hosted]
         leaderless = [(topic, str(index)) for topic, index in self._leaderless()]
@@ -49,13 +49,13 @@ class PartitionMetrics:
 
         yield gauge(
             "kafka_topic_partitions",
-            "Partitions of this topic that this broker leads.",
+            "Partitions of this topic led by this broker.",
             ("topic",),
             [((topic,), count) for topic, count in Counter(topic for topic, _ in labels).items()],
         )
         yield each(
             "kafka_topic_partition_current_offset",
-            "High watermark of a partition: the offset after the last record that readers may see.",
+            "High watermark of a partition: the offset after the last record visible to consumers.",
             (partition.high_watermark for partition in hosted),
         )
         yield each(
@@ -72,7 +72,7 @@ class PartitionMetrics:
         )
         yield each(
             "kafka_topic_partition_leader_is_preferred",
-            "1 if the leader is the first of the replicas.",
+            "1 if the leader is the preferred replica.",
             (int(partition.leader == partition.replicas[0]) for partition in hosted),
         )
         yield each("kafka_topic_partition_replicas", "Number of replicas.", (len(p.replicas) for p in hosted))
@@ -89,7 +89,7 @@ class PartitionMetrics:
         yield each("kafka_log_log_size", "Size of a partition's segments in bytes.", (p.log.size_bytes for p in hosted))
         yield gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
-            "Partitions that cannot be served: without a leader, as the active controller tells, or led here by a log "
+            "Partitions that cannot be served: without a leader (from the active controller), or led here by a log "
             "that failed or could not be opened.",
             (),
             [((), len(leaderless) + sum(partition.log.offline is not None for partition in hosted))],
@@ -97,24 +97,24 @@ class PartitionMetrics:
 
 
 class Position(NamedTuple):
-    """Where a group stands on a partition, and what was ahead of it at that moment."""
+    """A committed offset of a group on a partition, and its lag at that moment."""
 
     labels: tuple[str, str, str]
     offset: int
     lag: int
     partition: Partition | None
-    """None: no replica of it is here, and its lag not known."""
+    """None: this broker has no replica, so the lag is unknown."""
 
 
 class GroupMetrics:
-    """Lag in seconds is the age of the first record that the group has not committed; 0 where there is none."""
+    """Lag in seconds is the age of the first uncommitted record; 0 if there is none."""
 
     def __init__(self, groups: GroupCoordinator, partitions: HostedPartitions, clock: Clock, workers: Workers) -> None:
         self._groups = groups
         self._partitions = partitions
         self._clock = clock
         self._workers = workers
-        # Who stands still is asked about at every scrape, and the answer does not change.
+        # An idle group is asked about at every scrape, and the answer does not change.
         self._timestamps: dict[Place, int] = {}
 
     async def families(self) -> AsyncIterator[Family]:
@@ -145,19 +145,19 @@ class GroupMetrics:
         )
         yield gauge(
             "kafka_consumergroup_lag",
-            "Records a group has yet to commit on a partition.",
+            "Records not yet committed by a group on a partition.",
             _GROUP,
             ((position.labels, position.lag) for position in known),
         )
         yield gauge(
             "kafka_consumergroup_lag_sum",
-            "Records a group has yet to commit, summed over the partitions of a topic.",
+            "Records not yet committed by a group, summed over the partitions of a topic.",
             _GROUP_TOPIC,
             _summed((position.labels, position.lag) for position in known),
         )
         yield gauge(
             "kafka_consumergroup_lag_seconds",
-            "Age of the first record a group has yet to commit on a partition.",
+            "Age of the first record not yet committed by a group on a partition.",
             _GROUP,
             await self._ages(positions),
         )
@@ -168,7 +168,7 @@ class GroupMetrics:
             for index, committed in by_index.items():
                 if index < len(partitions):
                     partition = partitions[index]
-                    # What retention has deleted is lag too: the group has not seen it.
+                    # Records deleted by retention count as lag too, because the group has not read them.
                     lag = 0 if partition is None else max(partition.high_watermark - committed.offset, 0)
                     yield Position((group_id, topic, str(index)), committed.offset, lag, partition)
 
@@ -209,7 +209,7 @@ class GroupMetrics:
 
 
 def _timestamp(partition: Partition, offset: int) -> int | Lookup:
-    """-1: none is known, and the partition has no such sample this time. A lookup: for a worker."""
+    """-1: unknown, so the partition has no sample this time. A Lookup: for a worker."""
     if partition.is_deleted:
         return -1
     try:

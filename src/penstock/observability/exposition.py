@@ -1,10 +1,9 @@
-"""Prometheus' text format, version 0.0.4: families of samples to text, a piece at a time.
+"""Prometheus' text format, version 0.0.4: families of samples to text, in pieces.
 
-A broker with thousands of partitions has a hundred thousand samples. Whoever renders them gives
-way between pieces (`PIECE_LINES`), so that the event loop never stalls; that, and 60 ms of import,
-is why prometheus_client is not used here. Its parser reads this format in the tests.
-
-Must not know: what the samples mean.
+A broker with thousands of partitions has a hundred thousand samples. The caller yields to the
+event loop between pieces (`PIECE_LINES`), so that the loop never stalls. That, and 60 ms of
+import, is why prometheus_client is not used. The tests read this format with its parser.
+Must not know: the meaning of the samples.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PIECE_LINES = 250
 
 Sample: TypeAlias = tuple[tuple[str, ...], float]
-"""Values of the labels, and the number."""
+"""Label values and the number."""
 
 
 class HistogramSample(NamedTuple):
     label_values: tuple[str, ...]
     bounds: Sequence[float]
     counts: Sequence[int]
-    """One a bound and one for what is beyond the last; each for itself, not cumulative."""
+    """One per bound and one beyond the last bound; not cumulative."""
     sum: float
 
 
 class Family(NamedTuple):
-    """A metric: `samples` are drawn as the page is written, and only once."""
+    """A metric. `samples` are generated while the page is written, and only once."""
 
     name: str
     kind: str
@@ -86,5 +85,5 @@ def _escape(text: str) -> str:
 
 
 def _escape_value(text: str) -> str:
-    """Group ids may hold anything."""
+    """Group ids may contain any character."""
     return text if text.isalnum() else _escape(text).replace('"', '\\"')

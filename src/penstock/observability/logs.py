@@ -1,10 +1,10 @@
-"""Log lines on standard error: for people (`console`) or one JSON object a line (`json`).
+"""Log lines on standard error: for people (`console`) or one JSON object per line (`json`).
 
     {"time": "2026-01-31T12:00:00.123Z", "level": "warning", "logger": "penstock.net.listener",
      "process": "broker", "message": "...", "exception": "Traceback ..."}
 
-`exception` is there when there was one. Fields that a caller passes by `extra=` are added under
-their own names.
+`exception` appears only if there was one. Fields passed with `extra=` are added under their
+own names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: int | str, log_format: str, process: str = "broker") -> None:
-    """The root logger of this process writes to standard error. May be called again."""
+    """Make the root logger of this process write to standard error. May be called again."""
     handler = logging.StreamHandler(sys.stderr)
     if log_format == JSON:
         handler.setFormatter(JsonFormatter(process))
@@ -56,5 +56,5 @@ def configure(level: int | str, log_format: str, process: str = "broker") -> Non
 
 
 def current_format() -> str:
-    """What `configure` was last told, for a child process to follow."""
+    """The current format, for a child process to use."""
     return JSON if any(isinstance(h.formatter, JsonFormatter) for h in logging.getLogger().handlers) else CONSOLE

@@ -1,8 +1,8 @@
 """All metrics of a broker as one page.
 
-Runs on the broker's loop, which it gives back after every few hundred lines. Numbers of one page
-may therefore be moments apart; those of one family are taken together wherever they are compared
-with each other.
+Runs on the broker's loop and yields to it after every few hundred lines. So numbers on one page
+may be moments apart. The numbers of one family are taken together where they are compared with
+each other.
 """
 
 from __future__ import annotations

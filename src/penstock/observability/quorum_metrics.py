@@ -1,7 +1,7 @@
-"""The cluster as the metadata quorum knows it: this member's standing, and what the active controller sees.
+"""The cluster as the metadata quorum knows it: this member's state, and the view of the active controller.
 
-What is true of the cluster as a whole is told by its active controller alone (the others say 0, or nothing where there
-is a label), so sums over the brokers are right here, too.
+Only the active controller reports facts about the whole cluster. Other brokers report 0, or no sample for metrics with
+labels, so sums over the brokers are correct here too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROLES = tuple(role.value for role in Role)
 
 
 class Census(NamedTuple):
-    """Counted over all partitions of the image."""
+    """Counts over all partitions of the image."""
 
     partitions: int
     leaderless: int
@@ -36,7 +36,7 @@ class Census(NamedTuple):
 
 
 class PartitionCensus:
-    """Counts anew only when partitions have changed."""
+    """Counts again only when partitions have changed."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -80,13 +80,13 @@ class ControllerMetrics:
             return gauge(f"kafka_controller_kafkacontroller_{name}", help_text, (), samples)
 
         yield of_the_cluster("activecontrollercount", "1 if this broker is the active controller.", lambda: 1)
-        yield of_the_cluster("activebrokercount", "Brokers that live.", lambda: len(controller.brokers))
-        yield of_the_cluster("fencedbrokercount", "Brokers that are registered and do not live.", lambda: fenced)
+        yield of_the_cluster("activebrokercount", "Brokers that are alive.", lambda: len(controller.brokers))
+        yield of_the_cluster("fencedbrokercount", "Brokers that are registered and not alive.", lambda: fenced)
         yield of_the_cluster("globaltopiccount", "Topics.", lambda: len(image.topics))
         yield of_the_cluster("globalpartitioncount", "Partitions.", lambda: self._census.current.partitions)
         yield of_the_cluster(
             "preferredreplicaimbalancecount",
-            "Partitions that another than the preferred replica leads.",
+            "Partitions whose leader is not the preferred replica.",
             lambda: self._census.current.not_preferred,
         )
         yield of_the_cluster(
@@ -94,13 +94,13 @@ class ControllerMetrics:
         )
         yield counter(
             "penstock_leader_elections_total",
-            "Partitions for which this broker, as the controller, chose another leader.",
+            "Partitions that got another leader while this broker was the controller.",
             (),
             [((), controller.elections)],
         )
         yield counter(
             "kafka_controller_controllerstats_uncleanleaderelections_total",
-            "Of these such whose new leader may lack what was committed.",
+            "Of these, partitions whose new leader may lack committed records.",
             (),
             [((), controller.unclean_elections)],
         )
@@ -114,11 +114,11 @@ class ControllerMetrics:
             return gauge(name, help_text, ("broker",), [((str(one),), numbers[one]) for one in brokers])
 
         yield each("penstock_broker_leaders", "Partitions that a broker leads.", census.leaders_by_broker)
-        yield each("penstock_broker_replicas", "Replicas that a broker has.", census.partitions_by_broker)
+        yield each("penstock_broker_replicas", "Replicas on a broker.", census.partitions_by_broker)
         silences = self._watch.silences_s()
         yield gauge(
             "penstock_broker_silence_seconds",
-            "Since the controller heard of a broker.",
+            "Time since the controller heard from a broker.",
             ("broker",),
             [((str(one),), silences[one]) for one in brokers if one in silences],
         )
@@ -144,30 +144,35 @@ class QuorumMetrics:
         status = quorum.status
         yield gauge(
             "penstock_quorum_role",
-            "1 for what this broker is in the metadata quorum.",
+            "1 for the current role of this broker in the metadata quorum.",
             ("role",),
             [((role,), int(role == status.role.value)) for role in _ROLES],
         )
         yield gauge(
             "penstock_quorum_is_voter",
-            "1 if this broker has a vote.",
+            "1 for a voter, 0 for an observer.",
             (),
             [((), int(quorum.node_id in status.configuration.voters))],
         )
-        yield gauge("penstock_quorum_term", "Term, which is Kafka's epoch of the quorum.", (), [((), status.term)])
+        yield gauge("penstock_quorum_term", "Term of the quorum (Kafka's leader epoch).", (), [((), status.term)])
         yield gauge(
             "penstock_quorum_leader",
-            "Node id of the leader as this broker knows it, -1 for none.",
+            "Node id of the leader as this broker knows it, -1 if there is none.",
             (),
             [((), -1 if quorum.leader_id is None else quorum.leader_id)],
         )
         yield gauge(
-            "penstock_quorum_commit_index", "Entries known here to be agreed on.", (), [((), quorum.commit_index)]
+            "penstock_quorum_commit_index",
+            "Last entry that this broker knows to be committed.",
+            (),
+            [((), quorum.commit_index)],
         )
-        yield gauge("penstock_quorum_applied_index", "Entries acted on here.", (), [((), quorum.applied_index)])
+        yield gauge(
+            "penstock_quorum_applied_index", "Last entry applied on this broker.", (), [((), quorum.applied_index)]
+        )
         yield gauge(
             "penstock_quorum_member_lag",
-            "Entries that another member lacks, as the leader of the quorum sees it.",
+            "Entries that another member lacks, as seen by the quorum leader.",
             ("node", "is_voter"),
             [
                 ((str(one.node), str(int(one.is_voter))), max(status.last_index - one.match_index, 0))
@@ -186,16 +191,21 @@ class QuorumMetrics:
             (),
             [((), quorum.snapshot_bytes)],
         )
-        yield counter("penstock_metadata_snapshots_total", "Snapshots taken here.", (), [((), quorum.snapshots_taken)])
+        yield counter(
+            "penstock_metadata_snapshots_total",
+            "Metadata snapshots taken by this broker.",
+            (),
+            [((), quorum.snapshots_taken)],
+        )
         yield histogram(
             "penstock_metadata_proposal_seconds",
-            "From a change of the metadata to its being agreed on and applied, on the controller that proposed it.",
+            "Time from a metadata proposal until it is committed and applied, on the controller that proposed it.",
             (),
             [HistogramSample((), BOUNDS_S, list(times.counts), times.sum_s)],
         )
         yield counter(
             "penstock_metadata_proposals_failed_total",
-            "Changes that were refused, or of whose outcome nothing was heard.",
+            "Proposals that were refused or whose outcome is unknown.",
             (),
             [((), times.failed)],
         )
@@ -209,18 +219,16 @@ class QuorumMetrics:
             [((str(peer),), int(links.is_up(peer))) for peer in links.peers],
         )
         yield counter(
-            "penstock_peer_connections_lost_total", "Connections to other nodes that broke.", (), [((), links.losses)]
+            "penstock_peer_connections_lost_total", "Broken connections to other nodes.", (), [((), links.losses)]
         )
         yield gauge("penstock_broker_epoch", "Epoch of this broker's registration.", (), [((), lifecycle.epoch)])
         yield gauge(
             "penstock_heartbeat_age_seconds",
-            "Since this broker sent the last heartbeat that the controller answered.",
+            "Time since this broker sent the last heartbeat that the controller answered.",
             (),
-            [((), lifecycle.unanswered_s)] if lifecycle.heartbeats else [],  # a broker alone sends none
+            [((), lifecycle.unanswered_s)] if lifecycle.heartbeats else [],  # a single broker sends none
         )
-        yield counter(
-            "penstock_heartbeats_total", "Heartbeats that this broker sent.", (), [((), lifecycle.heartbeats)]
-        )
+        yield counter("penstock_heartbeats_total", "Heartbeats sent by this broker.", (), [((), lifecycle.heartbeats)])
         yield counter(
             "penstock_heartbeats_failed_total",
             "Heartbeats that were refused or not answered.",
@@ -229,13 +237,13 @@ class QuorumMetrics:
         )
         yield counter(
             "penstock_forwarded_requests_total",
-            "Requests of clients that were sent on to the controller, each attempt.",
+            "Client requests forwarded to the controller, counting each attempt.",
             (),
             [((), forwarding.sent)],
         )
         yield counter(
             "penstock_forwarded_requests_failed_total",
-            "Attempts that found no controller there or no answer.",
+            "Forwarding attempts that found no controller or got no answer.",
             (),
             [((), forwarding.failed)],
         )

@@ -1,7 +1,7 @@
-"""Replicas of this broker: those it leads, how far behind others are, and how it follows.
+"""Replicas on this broker: leadership, lag of followers, and replication from other leaders.
 
-Partitions are told of by their leader, so sums over the brokers of a cluster are right. A sample for each replica that
-lags would be most of the page on a bad day, so the worst are told of (`MOST_LAGS`), and the worst of all in one number.
+The leader reports a partition, so sums over the brokers of a cluster are correct. A sample for each lagging replica
+would fill the page on a bad day, so only the worst are reported (`MOST_LAGS`), and the maximum as one number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REPLICA = ("topic", "partition", "replica")
 
 
 def is_under_replicated(partition: Partition) -> bool:
-    """A replica is not in sync; one that a reassignment is adding does not have to be yet."""
+    """Whether a replica is not in sync. Replicas added by a reassignment need not be in sync yet."""
     return any(one not in partition.isr and one not in partition.adding for one in partition.replicas)
 
 
@@ -47,26 +47,26 @@ class ReplicationMetrics:
             return gauge(f"kafka_server_replicamanager_{name}", help_text, (), [((), number)])
 
         in_sync = [(len(partition.isr), partition.effective_min_isr) for partition in led]
-        yield count("partitioncount", "Partitions of which this broker has a replica.", len(hosted))
-        yield count("leadercount", "Partitions that this broker leads.", len(led))
+        yield count("partitioncount", "Partitions with a replica on this broker.", len(hosted))
+        yield count("leadercount", "Partitions led by this broker.", len(led))
         yield count(
             "underreplicatedpartitions",
-            "Partitions led here with a replica that is not in sync.",
+            "Partitions led by this broker with a replica that is not in sync.",
             sum(map(is_under_replicated, led)),
         )
         yield count(
             "underminisrpartitioncount",
-            "Partitions led here with fewer replicas in sync than min.insync.replicas: acks=all is refused.",
+            "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
             sum(found < least for found, least in in_sync),
         )
         yield count(
             "atminisrpartitioncount",
-            "Partitions led here with as many replicas in sync as min.insync.replicas: none may be lost.",
+            "Partitions led by this broker with exactly min.insync.replicas in-sync replicas: no more may fail.",
             sum(found == least for found, least in in_sync),
         )
         yield count(
             "offlinereplicacount",
-            "Replicas here whose log failed or could not be opened.",
+            "Replicas on this broker whose log failed or could not be opened.",
             sum(partition.log.offline is not None for partition in hosted),
         )
         yield counter(
@@ -76,36 +76,36 @@ class ReplicationMetrics:
             [((), self._revivals.revived)],
         )
         moving = [partition for partition in led if partition.is_reassigning]
-        yield count("reassigningpartitions", "Partitions led here that are being reassigned.", len(moving))
+        yield count("reassigningpartitions", "Partitions led by this broker that are being reassigned.", len(moving))
         yield gauge(
             "penstock_reassignment_left_bytes",
-            "About how much new replicas of partitions led here have yet to fetch.",
+            "Estimated bytes that reassigned partitions led by this broker still have to copy to new replicas.",
             (),
             [((), sum(map(_left_bytes, moving)))],
         )
         host = self._partitions.host
         yield counter(
             "kafka_server_replicamanager_isrshrinks_total",
-            "Changes after which replicas of a partition led here were no longer in sync.",
+            "ISR changes of partitions led by this broker that removed replicas.",
             (),
             [((), host.isr_shrinks)],
         )
         yield counter(
             "kafka_server_replicamanager_isrexpands_total",
-            "Changes after which more replicas of a partition led here were in sync.",
+            "ISR changes of partitions led by this broker that added replicas.",
             (),
             [((), host.isr_expands)],
         )
         yield counter(
             "kafka_server_brokertopicmetrics_replicationbytesout_total",
-            "Bytes of record batches that followers fetched here.",
+            "Bytes of record batches fetched by followers.",
             (),
-            [((), self._fetch.replicated_bytes)],
+            [((), self._fetch.throttle.replicated_bytes)],
         )
         lags = (sample for partition in led for sample in _lags_of_out_of_sync(partition))
         yield gauge(
             "penstock_out_of_sync_replica_lag",
-            "Records that a replica out of sync lacks, as its leader sees it; the worst ones.",
+            "Records that an out-of-sync replica lacks, as seen by its leader; only the largest lags.",
             _REPLICA,
             nlargest(MOST_LAGS, lags, key=lambda sample: sample[1]),
         )
@@ -115,13 +115,13 @@ class ReplicationMetrics:
         lags = [(partition, lag) for partition, lag in fetchers.lags() if not partition.is_deleted]
         yield gauge(
             "kafka_server_replicafetchermanager_maxlag",
-            "Committed records that the most backward replica here lacks.",
+            "Largest number of committed records that a replica on this broker lacks.",
             (),
             [((), max((lag for _, lag in lags), default=0))],
         )
         yield gauge(
             "kafka_server_fetcherlagmetrics_consumerlag",
-            "Committed records that a replica here lacks; the worst ones.",
+            "Committed records that a replica on this broker lacks; only the largest lags.",
             ("topic", "partition"),
             [
                 ((partition.topic, str(partition.index)), lag)
@@ -130,43 +130,43 @@ class ReplicationMetrics:
         )
         yield counter(
             "kafka_server_brokertopicmetrics_replicationbytesin_total",
-            "Bytes of record batches that this broker fetched as a follower.",
+            "Bytes of record batches fetched by this broker as a follower.",
             (),
             [((), fetchers.bytes_fetched)],
         )
         yield counter(
             "penstock_replica_fetch_errors_total",
-            "Fetches from leaders that were refused or brought what could not be appended.",
+            "Fetches from leaders that were refused or returned data that could not be appended.",
             (),
             [((), fetchers.errors)],
         )
         yield counter(
             "penstock_replica_fetch_reconnects_total",
-            "Times a connection to a leader was lost or could not be made.",
+            "Number of times a connection to a leader broke or could not be opened.",
             (),
             [((), fetchers.reconnects)],
         )
         yield counter(
             "penstock_replica_repairs_total",
-            "Damaged parts of logs that were fetched anew from other replicas.",
+            "Damaged parts of logs replaced with data from other replicas.",
             (),
             [((), fetchers.repairs.repaired)],
         )
         yield counter(
             "penstock_replica_repairs_refused_total",
-            "Damage that readers reported where the leader had the same bytes: nothing was cut.",
+            "Reported damage where the leader had the same bytes, so nothing was cut.",
             (),
             [((), fetchers.repairs.refused)],
         )
         yield gauge(
             "penstock_replica_repairs_in_progress",
-            "Damaged replicas that are being mended, or wait for a sound copy.",
+            "Damaged replicas that are being repaired or wait for an intact copy.",
             (),
             [((), len(fetchers.repairs.under_way))],
         )
         yield gauge(
             "penstock_replica_set_aside_directories",
-            "Directories with what repair took out of logs, kept until these replicas are in sync.",
+            "Directories with data that repair removed from logs, kept until these replicas are in sync.",
             (),
             [((), fetchers.repairs.set_aside_count)],
         )
@@ -179,12 +179,12 @@ def _lags_of_out_of_sync(partition: Partition) -> Iterator[Sample]:
     log = partition.log
     for one, follower in followers.by_id.items():
         if one not in partition.isr:
-            held = max(follower.end_offset, log.log_start_offset)  # never heard of: it lacks everything
+            held = max(follower.end_offset, log.log_start_offset)  # never fetched: it lacks everything
             yield (partition.topic, str(partition.index), str(one)), max(log.log_end_offset - held, 0)
 
 
 def _left_bytes(partition: Partition) -> int:
-    """By the share of offsets that a new replica lacks: where in the files it stands is not worth looking up."""
+    """Estimated by the share of missing offsets, which is cheaper than looking up positions in files."""
     followers, log = partition.followers, partition.log
     count = log.log_end_offset - log.log_start_offset
     if followers is None or count <= 0:

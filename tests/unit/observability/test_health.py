@@ -10,14 +10,14 @@ from typing import Any
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import CLOSED
 from penstock.node.health import BrokerHealth, health_of
-from penstock.node.node import Node
+from penstock.node.node import Node, no_supervisor
 from penstock.sim.cluster import SimCluster
 from penstock.sim.machine.world import SimWorld
 
 
 async def test_a_broker_alone(tmp_path: Path) -> None:
     settings = {**CLOSED, "log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
-    node = Node(BrokerConfig.load(None, settings)[0])
+    node = Node(BrokerConfig.load(None, settings)[0], no_supervisor)
     await node.start()
     assert health_of(node) == BrokerHealth("", node.image.cluster_id, 1, node.config.node_id)
     await node.stop()

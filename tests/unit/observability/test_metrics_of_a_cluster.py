@@ -9,6 +9,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.core.metadata.requests import Reassignment
+from penstock.model.new_topic import NewTopic
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.broker import SimBroker
@@ -48,7 +49,7 @@ def play(story: Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]) -> 
             cluster = SimCluster(world, 3)
             await asyncio.gather(*(cluster.bring_up(number) for number in cluster.voters))
             active = controller(cluster)
-            topic = active.controller.topics.create_topic("t", PARTITIONS, 3, {}, {})
+            topic = active.controller.topics.create_topic(NewTopic("t", PARTITIONS, 3))
             await cluster.machines[active.config.node_id].run(topic)
             await asyncio.sleep(1)
             await story(world, cluster)
@@ -147,7 +148,7 @@ def test_partitions_that_nobody_leads() -> None:
         number = active.config.node_id
         victim = next(one for one in cluster.voters if one != number)
         await cluster.machines[number].run(
-            active.controller.topics.create_topic("alone", 2, 1, {0: [victim], 1: [victim]}, {})
+            active.controller.topics.create_topic(NewTopic("alone", assignments={0: [victim], 1: [victim]}))
         )
         await asyncio.sleep(1)
         cluster.kill(victim)
@@ -170,7 +171,7 @@ def test_replication_and_reassignment_in_bytes() -> None:
         new = next(one for one in cluster.voters if one != number)
 
         async def fill() -> None:
-            await active.controller.topics.create_topic("big", 1, 1, {0: [number]}, {})
+            await active.controller.topics.create_topic(NewTopic("big", assignments={0: [number]}))
             partition = active.partitions.get("big", 0)
             data = build_batch([Record(b"k", b"v" * 1000, timestamp_ms=active.clock.now_ms())] * 100)
             for _ in range(10):

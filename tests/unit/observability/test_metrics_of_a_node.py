@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.config.broker import BrokerConfig
 from penstock.config.doors import CLOSED
 from penstock.core.group.records import OffsetCommit
-from penstock.node.node import Node
-from penstock.records.batch import read_header
+from penstock.core.shard.exchange import Marker
+from penstock.core.txn.exchange import AddRequest, InitRequest
+from penstock.model.new_topic import NewTopic
+from penstock.node.node import Node, no_supervisor
+from penstock.records.batch import TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch
 
 AGE_MS = 120_000
@@ -24,9 +29,9 @@ AGE_MS = 120_000
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     settings = {**CLOSED, "log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     config, _ = BrokerConfig.load(None, {**settings, "log.flush.interval.messages": str(2**62)})
-    started = Node(config)
+    started = Node(config, no_supervisor)
     await started.start()
-    await started.controller.topics.create_topic("t", 2, 1, {}, {})
+    await started.controller.topics.create_topic(NewTopic("t", 2, 1))
     yield started
     await started.stop()
 
@@ -54,7 +59,7 @@ async def test_offline_and_under_replicated_partitions(node: Node) -> None:
     assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 0}
     broken, lonely = node.partitions.get("t", 0), node.partitions.get("t", 1)
     broken.log.offline = OSError(errno.EIO, "the disk is gone")
-    lonely.isr = ()
+    lonely.metadata = replace(lonely.metadata, isr=())
     assert await read(node, "kafka_controller_kafkacontroller_offlinepartitionscount") == {(): 1}
     assert await read(node, "kafka_server_replicamanager_underreplicatedpartitions") == {(): 1}
     under = await read(node, "kafka_topic_partition_under_replicated_partition")
@@ -100,3 +105,63 @@ async def test_an_offline_partition_has_lag_without_an_age(node: Node) -> None:
     assert await read(node, "kafka_consumergroup_lag") == {("g", "t", "0"): 1}
     assert await read(node, "kafka_consumergroup_lag_seconds") == {}
     log.offline = None
+
+
+def append_transactional(node: Node, producer_id: int, timestamp_ms: int, count: int = 2) -> None:
+    """As of a client of transaction version 1, where transactions are not verified."""
+    data = build_batch(
+        [Record(b"k", b"v", timestamp_ms=timestamp_ms)] * count,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=TRANSACTIONAL_BIT,
+    )
+    node.partitions.get("t", 0).append(read_header(data), data, node.clock.now_ms())
+
+
+@pytest.mark.asyncio
+async def test_an_open_transaction_holds_the_last_stable_offset(node: Node) -> None:
+    late = "kafka_server_replicamanager_partitionswithlatetransactionscount"
+    append(node, 0, node.clock.now_ms(), 3)
+    assert await read(node, "penstock_last_stable_offset_lag") == {}
+    append_transactional(node, 7, node.clock.now_ms())
+    assert await read(node, "penstock_last_stable_offset_lag") == {("t", "0"): 2}
+    assert await read(node, late) == {(): 0}
+    append_transactional(node, 8, node.clock.now_ms() - 3_600_000)
+    assert await read(node, "penstock_last_stable_offset_lag") == {("t", "0"): 4}
+    assert await read(node, late) == {(): 1}
+    for producer_id in (7, 8):
+        node.partitions.get("t", 0).append_marker(Marker(producer_id, 0, False, 0, 0), node.clock.now_ms())
+    assert await read(node, "penstock_last_stable_offset_lag") == {}
+    assert await read(node, late) == {(): 0}
+
+
+@pytest.mark.asyncio
+async def test_transactions_of_the_coordinator(node: Node) -> None:
+    transactions = node.coordinators.transactions
+    await transactions.ensure_topic()
+    for _ in range(500):
+        if all(hosted.is_ready for hosted in transactions.shards()):
+            break
+        await asyncio.sleep(0.02)
+    nobody = await read(node, "penstock_transactional_ids")
+    assert set(nobody.values()) == {0}
+    assert ("PrepareCommit",) in nobody
+    assert await read(node, "penstock_transaction_oldest_age_seconds") == {(): 0}
+
+    begun = await transactions.init_producer_id(InitRequest("slow", 300))
+    await transactions.add_partitions(
+        AddRequest("slow", begun.producer_id, begun.epoch, frozenset((("t", 0),)), version=2)
+    )
+    states = await read(node, "penstock_transactional_ids")
+    assert states["Ongoing",] == 1
+    assert await read(node, "penstock_transactions_open") == {(): 1}
+    assert 0 < (await read(node, "penstock_transaction_oldest_age_seconds"))[()] < 60
+    assert await read(node, "penstock_transaction_timeouts") == {(): 0}
+    for _ in range(200):
+        if (await read(node, "penstock_transactional_ids"))["CompleteAbort",]:
+            break
+        await asyncio.sleep(0.05)
+    assert await read(node, "penstock_transaction_timeouts") == {(): 1}
+    assert await read(node, "penstock_transaction_markers_waiting") == {(): 0}
+    assert await read(node, "penstock_transactions_open") == {(): 0}
