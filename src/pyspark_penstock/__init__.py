@@ -1,4 +1,4 @@
-"""How Spark finds the format "penstock" by itself: it looks for a `DefaultSource` in every package named pyspark_*."""
+"""Makes Spark find the format "penstock": it looks for a `DefaultSource` in every package named pyspark_*."""
 
 from penstock.spark.datasource import PenstockDataSource as DefaultSource
 

@@ -16,7 +16,7 @@ from types import TracebackType
 
 import pyspark
 
-from penstock.spark.java import find_java
+from penstock.spark.session.java import find_java
 
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20

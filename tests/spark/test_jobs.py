@@ -204,7 +204,7 @@ def test_a_replay_goes_on_where_it_was_stopped(
     monkeypatch.setattr(replay.next_step, "__defaults__", (20,))
     monkeypatch.setattr(replay, "_send", send_twice)
     failed = jobs("replay", "--from-topic", source, "--to", target, code=3)
-    assert "40 records are sent; run this again to go on" in failed["stderr"]
+    assert "40 records are sent; run this again to resume" in failed["stderr"]
     assert "spark.log" in failed["stderr"]
     resumed = jobs("replay", "--from-topic", source, "--to", target)
     assert (resumed["resumed_after"], resumed["rows"], resumed["sent"]) == (40, 60, 100)
@@ -342,9 +342,9 @@ def test_windows_are_what_python_computes_and_bad_records_are_kept(
     dead = log_of(topics.bootstrap_servers, letters, 1)[0]
     assert sorted(map(repr, (value for _, value, _, _ in dead))) == sorted(map(repr, bad))
     why = {value: dict(headers)["error"] for _, value, headers, _ in dead}
-    assert why[b"[1]"] == b"the value is no JSON object"
-    assert why[bad[3]] == b"field at is no time"
-    assert why[bad[4]] == b"field amount is no number"
+    assert why[b"[1]"] == b"the value is not a JSON object"
+    assert why[bad[3]] == b"field at is not a time"
+    assert why[bad[4]] == b"field amount is not a number"
     for _, _, headers, _ in dead:
         assert headers[0] == ("mine", b"1")
         assert dict(headers)["source.topic"] == source.encode()
@@ -391,7 +391,7 @@ def test_topics_are_mirrored_from_one_cluster_to_another(
         said = mirror(large, code=3)[1]
         assert f"mirror of {large} failed" in said
         assert f"eu.{large}" in said
-        assert "What Spark said: " in said
+        assert "Spark's log: " in said
     refused = command("pipeline", "mirror", "--topic", one, *between[:2], "--to", topics.bootstrap_servers)
     assert refused.code == 2
     assert "mirrored into itself" in refused.err
@@ -405,6 +405,6 @@ def test_what_cannot_be_done_is_said_and_how_to_help(jobs: Jobs, topics: Topics,
     told = jobs("replay", "--from-topic", source, "--to", "nowhere", code=2)["stderr"]
     assert "penstock topics create --name nowhere --partitions 2" in told
     assert "into itself" in jobs("replay", "--from-topic", source, "--to", source, code=2)["stderr"]
-    assert "is no archive" in jobs("replay", "--from", str(tmp_path), "--to", source, code=2)["stderr"]
+    assert "is not an archive" in jobs("replay", "--from", str(tmp_path), "--to", source, code=2)["stderr"]
     asked = ("replay", "--from-topic", source, "--offsets", "7:1-2", "--to", topics.create(partitions=2))
-    assert "--offsets names partition 7: there are 0, 1" in jobs(*asked, code=2)["stderr"]
+    assert "--offsets has partition 7; the partitions are 0, 1" in jobs(*asked, code=2)["stderr"]

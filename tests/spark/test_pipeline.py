@@ -105,7 +105,7 @@ def test_check_says_which_topics_are_missing(story: Story, warm: WarmCommandLine
     missing = warm("pipeline", "check", "--project", str(story.root))
     assert missing.code == 1
     for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
-        assert f"Topic {topic} does not exist. To make it: penstock topics create --name {topic} --" in missing.err
+        assert f"Topic {topic} does not exist. Create it: penstock topics create --name {topic} --" in missing.err
     for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
         story.topics.create(topic, partitions=2)
     whole = warm("pipeline", "check", "--project", str(story.root))
@@ -121,7 +121,7 @@ def test_a_run_takes_good_rows_to_tables_and_bad_ones_to_the_dead_letters(story:
     assert re.search(rf"dead_letters +completed +{GOOD + BAD} read, {BAD} written, lag 0\n", ran.out)
     assert re.search(rf"results +completed +{GOOD} read, {GOOD} written\n", ran.out)
     assert re.search(r"page_stats +completed +3 rows\n", ran.out)
-    assert f"Caught up: {GOOD + BAD} records out of topics" in ran.out
+    assert f"Caught up: {GOOD + BAD} records read from topics" in ran.out
     assert len(story.table("events")) == GOOD
     views = {row["page"]: row["views"] for row in story.table("page_stats")}
     assert views == {"/": 3, "/shoes": 3, "/cart": 2}
@@ -267,7 +267,7 @@ def test_a_table_in_capitals_loses_nothing_by_a_reset_of_its_flow(
         before = run()["Shouted"]
         reset = warm("pipeline", "reset", "--flow", "Shouted", "--yes", "--project", str(story.root))
         assert reset.code == 0, reset.err
-        assert "To be forgotten: Shouted, Echo." in reset.out
+        assert "To be reset: Shouted, Echo." in reset.out
         assert "  warehouse/shouted/\n" in reset.out
         story.topics.fill("shop-clicks", [(None, b"{}")])
         after = run()
@@ -344,7 +344,7 @@ def test_serve_survives_its_broker_and_ends_when_told(tmp_path: Path) -> None:
         assert said.endswith("Stopped.\n")
         assert "Traceback" not in said
         assert json.loads(story.project.status_path.read_text())["state"] == "stopped"
-        assert "Spark has ended: starting it anew" in said
+        assert "Spark has ended: restarting it" in said
         assert len(story.table("events")) == 3 * GOOD
         assert len(story.results()) >= 3 * GOOD
         topics.admin.close()

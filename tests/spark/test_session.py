@@ -42,7 +42,7 @@ def test_brokers_that_come_too_late_are_a_warning(spark: SparkSession, monkeypat
 
 def test_settings_that_can_change_do_and_the_others_are_named(spark: SparkSession) -> None:
     name = "spark.sql.files.maxRecordsPerFile"
-    with pytest.warns(UserWarning, match="fixed when one is made") as warned:
+    with pytest.warns(UserWarning, match="fixed when a session is created") as warned:
         assert session(master="local[7]", config={name: "77", "spark.python.worker.reuse": "false"}) is spark
     assert spark.conf.get(name) == "77"
     spark.conf.unset(name)

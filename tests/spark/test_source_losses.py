@@ -22,7 +22,7 @@ from spark_topics import Topics
 
 from broker_process import BrokerProcess
 from penstock.records.batch import HEADER_SIZE, iterate_headers
-from penstock.spark.offsets import topic_id_text
+from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 
 PROMPT_COMPACTION = {
@@ -89,7 +89,7 @@ def test_retention_passes_the_start_between_runs(spark: SparkSession, topics: To
         expected[p] += fill(topics, topic, range(100, 300), p)
     delete_records(topics, topic, 150, partition=1)
     said = failure(spark, topics, topic, tmp_path)
-    assert f"partition 1 of '{topic}' no longer has offset 100: the first that is available is 150" in said
+    assert f"partition 1 of '{topic}' no longer has offset 100: the first available offset is 150" in said
     run(spark, topics, topic, tmp_path, GO_ON | {"maxOffsetsPerTrigger": "100"})
     del expected[1][100:150]
     assert written(tmp_path) == expected
@@ -104,7 +104,7 @@ def test_retention_passes_the_first_batch_of_a_query(spark: SparkSession, topics
     (tmp_path / "checkpoint" / "commits" / "0").unlink()
     shutil.rmtree(tmp_path / "out")
     delete_records(topics, topic, 60)
-    assert f"partition 0 of '{topic}' no longer has offset 0: the first that is available is 60" in failure(
+    assert f"partition 0 of '{topic}' no longer has offset 0: the first available offset is 60" in failure(
         spark, topics, topic, tmp_path
     )
 
@@ -120,7 +120,7 @@ def test_retention_passes_the_next_batch(spark: SparkSession, topics: Topics, ga
     gate.open()
     with pytest.raises(
         StreamingQueryException,
-        match=f"partition 0 of '{topic}' no longer has offset 100: the first that is available is 150",
+        match=f"partition 0 of '{topic}' no longer has offset 100: the first available offset is 150",
     ):
         query.awaitTermination()
     # The batch was planned over what is gone: it is run again, over what is left of it.

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.sdk import TopicPartition
 from penstock.spark.progress import group_of
-from penstock.spark.query_watch import FinishedTo, QueryWatch
+from penstock.spark.source.query_watch import FinishedTo, QueryWatch
 
 if TYPE_CHECKING:
     from spark.conftest import Topics

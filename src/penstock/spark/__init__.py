@@ -1,15 +1,15 @@
-"""Topics as tables of Spark: `spark.read.format("penstock")` and its kin, and a session that suits them.
+"""Topics in Spark: the format "penstock" for reading and writing, and a session with suitable settings.
 
     from penstock.spark import session
 
     spark = session()
     spark.read.format("penstock").option("subscribe", "clicks").load().show()
 
-Importing this imports neither Spark nor Arrow: every Python worker of Spark passes here.
+Importing this module imports neither Spark nor Arrow, because every Python worker of Spark imports it.
 """
 
 from __future__ import annotations
 
-from penstock.spark.session import config_for, session  # now, or the module would take the function's name
+from penstock.spark.session.session import config_for, session  # now, or the module would take the function's name
 
 __all__ = ["config_for", "session"]

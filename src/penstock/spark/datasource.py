@@ -1,7 +1,8 @@
-"""`spark.read.format("penstock")` and its kin: what Spark looks up by that name.
+"""The data source of the format "penstock".
 
-Every lookup of a data source in Spark imports this module in a process of its own. So it imports nothing but Spark's
-base class; readers and writers come when they are asked for.
+Every lookup of a data source in Spark imports this module in a new process. So it imports nothing but Spark's base
+class; readers and writers are imported on request. Spark pickles them by module name, from the
+driver to its workers only: no checkpoint names a module.
 """
 
 from __future__ import annotations
@@ -26,29 +27,29 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        from penstock.spark.columns import source_schema
-        from penstock.spark.options import to_flag
+        from penstock.spark.options.known import to_flag
+        from penstock.spark.source.columns import source_schema
 
         return source_schema(to_flag("includeHeaders", self.options.get("includeHeaders", "false")))
 
     # Spark passes `schema` and `overwrite` by name.
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from penstock.spark.batch_reader import PenstockBatchReader
+        from penstock.spark.source.batch_reader import PenstockBatchReader
 
         return PenstockBatchReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from penstock.spark.stream_reader import PenstockStreamReader
+        from penstock.spark.source.stream_reader import PenstockStreamReader
 
         return PenstockStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from penstock.spark.sink import batch_writer
+        from penstock.spark.sink.writers import batch_writer
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        from penstock.spark.sink import stream_writer
+        from penstock.spark.sink.writers import stream_writer
 
         return stream_writer(self.options, schema, overwrite)

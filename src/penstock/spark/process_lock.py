@@ -1,7 +1,7 @@
-"""One process at a time: a lock file that says who holds it.
+"""A lock file for one process at a time, which names its holder.
 
-The lock is the kernel's, so it ends with its process however that ends; the text in the file is for people.
-Knows nothing of what is locked: `busy` makes the error for whoever comes second.
+It is a kernel lock, so it ends with its process in any case. The text in the file is for people. It does not know what
+it protects: `busy` makes the error for other processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Whoever only asks who holds the lock has it for a moment.
+# `lock_holder` takes the lock for a moment, too.
 ATTEMPTS = 5
 PAUSE_S = 0.02
 
@@ -22,7 +22,7 @@ _SOMEBODY = "another process"
 
 
 class ProcessLock:
-    """`purpose`: what the holder does, for whoever finds it locked. `busy` is given the holder's name."""
+    """`purpose`: the holder's activity, shown to other processes. `busy` gets the holder's name."""
 
     def __init__(self, path: Path, busy: Callable[[str], Exception], purpose: str = "") -> None:
         self._path = path
@@ -53,7 +53,7 @@ class ProcessLock:
 
 
 def lock_holder(path: Path) -> str | None:
-    """Who holds the lock now; None when nobody does."""
+    """The present holder of the lock, or None."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

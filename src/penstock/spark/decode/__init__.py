@@ -1,12 +1,12 @@
-"""Record batches as they come from a broker, to Arrow, at the speed of memory rather than of Python.
+"""Fast decoding of record batches to Arrow, with kernels compiled by numba.
 
-    decoder.py    BatchDecoder: what the source uses
+    decoder.py    BatchDecoder, the interface for the source
     native.py     planning, grouping and wrapping around the kernels
-    kernels.py    the loops over bytes, compiled by numba; jit.py: how
+    kernels.py    the loops over bytes, compiled by numba (jit.py)
     reference.py  the same in plain Python
-    columns.py    schemas; aborted.py: transactions left out; errors.py
+    columns.py    schemas; aborted.py: aborted transactions; errors.py
 
-Importing this imports Arrow. numba is imported with the first decoder.
+Importing this module imports Arrow. numba is imported with the first decoder.
 """
 
 from __future__ import annotations

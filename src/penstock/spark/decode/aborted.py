@@ -1,8 +1,8 @@
-"""Which batches of a fetch answer belong to aborted transactions.
+"""The batches of a fetch answer that belong to aborted transactions.
 
-A read_committed answer lists (producer id, first offset) of the aborted transactions that touch it. From that offset
-on, the producer's transactional batches are left out, until its abort marker ends the range: the same producer may go
-on with a transaction that was committed. Batches must be shown in offset order, markers included.
+A read_committed answer lists (producer id, first offset) of its aborted transactions. From that offset on, the
+producer's transactional batches are left out until its abort marker: the producer's next transaction may be committed.
+Batches must be passed in offset order, including markers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class AbortedTransactions:
         self._open: set[int] = set()
 
     def reach(self, last_offset: int) -> None:
-        """Open the ranges that begin at or before the end of the batch at hand."""
+        """Opens the ranges that begin at or before the end of the current batch."""
         while self._ahead and self._ahead[0][0] <= last_offset:
             self._open.add(heappop(self._ahead)[1])
 
@@ -34,12 +34,12 @@ class AbortedTransactions:
         return producer_id in self._open
 
     def end(self, producer_id: int) -> None:
-        """The producer's abort marker was met."""
+        """Closes the producer's range at its abort marker."""
         self._open.discard(producer_id)
 
 
 def is_abort_marker(header: BatchHeader, payload: memoryview) -> bool:
-    """Of a control batch. Raises MalformedRecords, and ApiError when it does not decompress."""
+    """Whether a control batch is an abort marker. Raises MalformedRecords, or ApiError if it cannot be decompressed."""
     for record in iterate_records(header, decompress(header.compression, payload)):
         if record.key is None or len(record.key) < _CONTROL_KEY.size:
             raise MalformedRecords("control record without a type in its key")

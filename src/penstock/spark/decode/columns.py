@@ -1,16 +1,16 @@
-"""The columns of Spark's Kafka source as Arrow arrays, exactly those that a schema asks for.
+"""The columns of Spark's Kafka source as Arrow arrays, limited to those of a schema.
 
-A schema may have any of them in any order, each with the type below; Spark refuses a RecordBatch whose schema is not
-equal to the one it announced, so arrays are made with the types of the schema given, not with types that look alike.
+A schema may have any of them in any order, each with the type below. Spark refuses a RecordBatch whose schema differs
+from the announced one, so arrays have exactly the types of the given schema, not equivalent ones.
 
-    key            binary                               null when the record has none
+    key            binary                               null if the record has none
     value          binary                               null for a tombstone
     topic          string
     partition      int32
     offset         int64
-    timestamp      timestamp[us]                        of the record, or of the append under LogAppendTime
+    timestamp      timestamp[us]                        of the record, or of the append with LogAppendTime
     timestampType  int32                                0 CreateTime, 1 LogAppendTime
-    headers        list<struct<key: string, value: binary>>   null when the record has none, as in Spark
+    headers        list<struct<key: string, value: binary>>   null if the record has none, as in Spark
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ KAFKA_SCHEMA: Final[Schema] = pa.schema(
     ]
 )
 
-# Of a RecordBatch, unless a single row is larger. Arrow's own bound for a column of binary is 2^31.
+# The limit of a RecordBatch, unless a single row is larger. Arrow's own limit for a binary column is 2^31.
 MAX_BYTES: Final = 32 << 20
 
-# What microseconds in 64 bits can hold. Milliseconds beyond that (a producer that counted nanoseconds) become the
-# nearest of these: the row is worth more than its date.
+# The range of microseconds in 64 bits. Milliseconds outside it (from a producer that wrote nanoseconds) become the
+# nearest limit: the row matters more than its date.
 MAX_TIMESTAMP_MS: Final = (2**63 - 1) // 1000
 MIN_TIMESTAMP_MS: Final = -MAX_TIMESTAMP_MS
 
 
 class Columns:
-    """A checked schema, and the two columns that are the same in every row."""
+    """A checked schema, and the two columns with the same value in every row."""
 
     def __init__(self, schema: Schema, topic: str, partition: int, max_rows: int) -> None:
         check(schema)
         if max_rows < 1:
-            raise ConfigError(f"max_rows {max_rows}: a RecordBatch has at least one row")
+            raise ConfigError(f"max_rows {max_rows}: a RecordBatch needs at least one row")
         self.schema = schema
         self.topic = topic
         self.partition = partition
@@ -72,7 +72,7 @@ class Columns:
         return CorruptRecordBatch(self.topic, self.partition, base_offset, reason)
 
     def record_batch(self, rows: int, make: Callable[[str, Any], Array]) -> RecordBatch:
-        """`make(name, arrow type)` gives the columns that differ by row."""
+        """`make(name, arrow type)` returns the columns whose values differ by row."""
         arrays = []
         for field in self.schema:
             constant = self._constants.get(field.name)
@@ -81,11 +81,11 @@ class Columns:
 
 
 def check(schema: Schema) -> None:
-    """Raises ConfigError, naming the column."""
+    """Raises ConfigError, which names the column."""
     if not len(schema):
-        raise ConfigError("a schema without columns: ask for at least one of " + ", ".join(KAFKA_SCHEMA.names))
+        raise ConfigError("the schema has no columns: give at least one of " + ", ".join(KAFKA_SCHEMA.names))
     if len(set(schema.names)) != len(schema):
-        raise ConfigError(f"a column stands twice in the schema: {', '.join(schema.names)}")
+        raise ConfigError(f"the schema has a column twice: {', '.join(schema.names)}")
     for field in schema:
         index = KAFKA_SCHEMA.get_field_index(field.name)
         if index < 0:
@@ -96,7 +96,7 @@ def check(schema: Schema) -> None:
 
 
 def _is_alike(given: Any, wanted: Any) -> bool:
-    """Equal but for time zone and the names and nullability that Arrow hides inside lists."""
+    """Whether types are equal, except for time zones and the names and nullability inside lists."""
     if pa.types.is_timestamp(wanted):
         return bool(pa.types.is_timestamp(given) and given.unit == wanted.unit)
     if pa.types.is_list(wanted):

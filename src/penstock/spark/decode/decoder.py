@@ -1,9 +1,9 @@
-"""`BatchDecoder`: the bytes of a fetch answer in, Arrow RecordBatches of the asked columns out.
+"""`BatchDecoder`: decodes the bytes of a fetch answer to Arrow RecordBatches with the requested columns.
 
-Knows nothing of connections, offsets to commit or Spark. What holds:
-- exactly the rows with `start` <= offset < `end` come out, in offset order, without control records and, under
+It knows nothing of connections, committed offsets or Spark. Invariants:
+- it returns exactly the rows with `start` <= offset < `end`, in offset order, without control records and, under
   read_committed, without aborted ones;
-- a batch that overlaps the window and is damaged raises CorruptRecordBatch; nothing is skipped silently;
+- a damaged batch that overlaps the range raises CorruptRecordBatch; nothing is skipped silently;
 - `next_offset` is beyond `start`, or an error was raised, or there were no bytes.
 """
 
@@ -30,11 +30,11 @@ class Decoded(NamedTuple):
 
 
 class Chunk(Protocol):
-    """One fetch answer; iterating decodes it, a RecordBatch at a time."""
+    """One fetch answer. Iterating decodes one RecordBatch at a time."""
 
     @property
     def next_offset(self) -> int:
-        """After the last whole batch; known before anything is decoded. Past a hole it may be beyond `end`."""
+        """The offset after the last whole batch, known before decoding. After a hole it may be beyond `end`."""
 
     def __iter__(self) -> Iterator[RecordBatch]: ...
 
@@ -43,7 +43,7 @@ _OpenChunk = Callable[[Buffer, int, int, AbortedTransactions | None], Chunk]
 
 
 class BatchDecoder:
-    """Decodes the answers for one partition. Not for two threads at a time."""
+    """Decodes the answers for one partition. Not thread safe."""
 
     def __init__(self, schema: Schema, topic: str, partition: int, *, max_rows: int = DEFAULT_MAX_ROWS) -> None:
         columns = Columns(schema, topic, partition, max_rows)
@@ -57,7 +57,7 @@ class BatchDecoder:
         aborted: Sequence[tuple[int, int]] = (),
         read_committed: bool = False,
     ) -> Decoded:
-        """All of it at once. `aborted`: (producer id, first offset) as the fetch answer lists them."""
+        """Decodes all at once. `aborted`: (producer id, first offset), as in the fetch answer."""
         chunk = self.open(records, start, end, aborted, read_committed)
         batches = list(chunk)
         return Decoded(batches, chunk.next_offset, sum(batch.num_rows for batch in batches))
@@ -70,12 +70,12 @@ class BatchDecoder:
         aborted: Sequence[tuple[int, int]] = (),
         read_committed: bool = False,
     ) -> Chunk:
-        """The same, bit by bit: memory for one RecordBatch, however far the chunk decompresses. Iterate it once."""
+        """Decodes in steps: it needs memory for one RecordBatch, whatever the decompressed size. Iterate it once."""
         return self._open(records, start, end, AbortedTransactions(aborted) if read_committed else None)
 
 
 def warm_up() -> None:
-    """Compile the kernels, or load them from numba's cache, and use each of them once."""
+    """Compiles the kernels, or loads them from numba's cache, and runs each of them once."""
     records = [
         Record(b"key", b"value", (("name", b"content"), ("name", None))),
         Record(None, None),
@@ -98,7 +98,7 @@ def _has_kernels() -> bool:
         import penstock.spark.decode.kernels  # noqa: F401
     except ImportError as error:
         warnings.warn(
-            f"record batches are decoded in plain Python, far slower, since numba cannot be used: {error}",
+            f"numba cannot be used, so record batches are decoded in plain Python, which is much slower: {error}",
             RuntimeWarning,
             stacklevel=4,
         )

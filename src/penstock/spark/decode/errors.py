@@ -1,4 +1,4 @@
-"""What is wrong with fetched bytes, in words that name topic, partition and offset."""
+"""Errors of fetched bytes. They name topic, partition and offset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from penstock.model.errors import CorruptBatch
 
 
 class CorruptRecordBatch(CorruptBatch):
-    """A batch of a fetch answer that cannot be rows: torn, damaged, or not what its header says."""
+    """A batch of a fetch answer that cannot be decoded: truncated, damaged, or inconsistent with its header."""
 
     def __init__(self, topic: str, partition: int, base_offset: int, reason: str) -> None:
         super().__init__(f"{topic}-{partition}", base_offset, reason)

@@ -1,7 +1,7 @@
-"""numba, at arm's length: native functions with fixed signatures, kept in a cache that can be written to.
+"""Access to numba: compiled functions with fixed signatures, kept in a writable cache.
 
-A fixed signature means that a function is compiled (or loaded from the cache) when its module is imported and never
-again. Importing this module imports numba; without numba it raises ImportError and the caller does without.
+A fixed signature means that a function is compiled (or loaded from the cache) once, when its module is imported.
+Importing this module imports numba. Without numba it raises ImportError, and callers use plain Python.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.spark.warmup import place_numba_cache
+from penstock.spark.cache.warmup import place_numba_cache
 
-place_numba_cache()  # numba reads it when imported
+place_numba_cache()  # numba reads the setting at import
 
 import numba  # noqa: E402
 from numba.core import cgutils, types  # noqa: E402
@@ -19,12 +19,12 @@ from numba.extending import intrinsic  # noqa: E402
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-if numba.config.DISABLE_JIT:  # for debugging other people's code; ours would be slower than plain Python
+if numba.config.DISABLE_JIT:  # uncompiled, our kernels would be slower than plain Python
     raise ImportError("numba's compiler is switched off by NUMBA_DISABLE_JIT")
 
 INT = types.int64
 BYTES = types.Array(types.uint8, 1, "C")
-SOURCE = types.Array(types.uint8, 1, "C", readonly=True)  # bytes objects too
+SOURCE = types.Array(types.uint8, 1, "C", readonly=True)  # also bytes objects
 INT32S = types.Array(types.int32, 1, "C")
 INT64S = types.Array(types.int64, 1, "C")
 TABLE = types.Array(types.int64, 2, "C")
@@ -33,7 +33,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
-    """Compile for exactly these types. Where no directory can be written to, every process compiles anew."""
+    """Compiles for exactly these types. Without a writable cache directory every process compiles again."""
 
     def decorate(function: F) -> F:
         signature = result(*arguments)
@@ -49,16 +49,16 @@ def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
 
 
 def part(function: F) -> F:
-    """A piece of a kernel: compiled into whoever calls it."""
+    """A part of a kernel, compiled into its callers."""
     compiled: F = numba.njit(**_OPTIONS)(function)
     return compiled
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def copy_bytes(_: Any, target: Any, to: Any, source: Any, at: Any, size: Any) -> Any:
-    """`target[to:to + size] = source[at:at + size]` as one memcpy: a tenth of what numba makes of the slices.
+    """`target[to:to + size] = source[at:at + size]` as one memcpy, which takes a tenth of the time of numba's slices.
 
-    Checks nothing. Indices are not wrapped: negative ones are the caller's crash.
+    It checks nothing. Negative indices do not wrap but crash.
     """
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

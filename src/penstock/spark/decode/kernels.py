@@ -1,16 +1,16 @@
-"""The native part: batch headers to a table, records to Arrow buffers.
+"""The compiled kernels: batch headers to a table, records to Arrow buffers.
 
-Nothing here trusts a byte. Every index is compared with the end of what it may read before it is used; what does not
-fit comes back as a code and a position, and buffers are only ever filled up to sizes computed from records that were
-checked. Integers are signed 64-bit throughout: numba turns a mix of signed and unsigned into floats.
+No input is trusted. Every index is checked against its limit before it is used, and bad input gives a code and a
+position. Buffers are filled only up to sizes computed from checked records. All integers are signed 64-bit: numba turns
+a mix of signed and unsigned into floats.
 
-    walk     headers of the whole batches of a fetch answer
-    survey   checks records, and says of each row where its parts lie; stops at a number of rows or bytes
-    gather   copies the keys (or values) of surveyed rows side by side
+    walk     reads the headers of the whole batches of a fetch answer
+    survey   checks records and notes the position of each row's parts; stops at a number of rows or bytes
+    gather   copies the keys (or values) of surveyed rows into one buffer
     headers  the same for record headers
-    mark     the bits of a validity bitmap
+    mark     sets the bits of a validity bitmap
 
-All in one file, since numba's cache looks only at the file of the function it was asked for.
+All are in one file, because numba's cache checks only the file of the compiled function.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 
 from penstock.spark.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, TABLE, copy_bytes, kernel, part
 
-# Columns of the table that `walk` fills, one row a batch.
+# Columns of the table that `walk` fills, one row per batch.
 POSITION, SIZE, BASE_OFFSET, LAST_DELTA, ATTRIBUTES, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER, COUNT, CRC = range(10)
 WALK_FIELDS = 10
-# What `walk` leaves in `outcome`: why it stopped, where, and the offset after the last batch.
+# The `outcome` of `walk`: why it stopped, where, and the offset after the last batch.
 WALK_CODE, WALK_POSITION, WALK_NEXT_OFFSET = range(3)
 WALKED, TORN, BAD_MAGIC, BAD_LENGTH, BAD_COUNTS, BAD_ORDER = range(6)
 
-# Columns of the segments given to `survey`: the records of one batch, uncompressed.
+# Columns of the segments for `survey`: the records of one batch, uncompressed.
 FROM, TO, RECORDS, FIRST_OFFSET, LAST, TIMESTAMP, APPEND_TIME, IS_APPEND_TIME = range(8)
 SEGMENT_FIELDS = 8
-# `state` of a survey: where it stands, carried from call to call (at first zeros, but PREVIOUS_DELTA -1 and AT the FROM
-# of the first segment), then what the last call found.
+# `state` of a survey: its position, carried from call to call (initially zeros, except PREVIOUS_DELTA -1 and AT the
+# FROM of the first segment), then the result of the last call.
 (
     SEGMENT,
     AT,
@@ -63,7 +63,7 @@ STATE_FIELDS = 13
     TRAILING,
 ) = range(11)
 
-int64: Any = np.int64  # so that mypy takes for an int what is one once compiled
+int64: Any = np.int64  # so that mypy takes the compiled int for an int
 
 _INT64_MAX = 2**63 - 1
 _INT64_MIN = -(2**63)
@@ -75,7 +75,7 @@ _LENGTH_OVERHEAD = 12
 
 @part
 def _big_endian(data: Any, at: int, size: int) -> int:
-    """Signed for 8 bytes, unsigned for fewer."""
+    """A big-endian integer: signed for 8 bytes, unsigned for fewer."""
     value: int = int64(0)
     for i in range(size):
         value = (value << 8) | int64(data[at + i])
@@ -90,9 +90,9 @@ def _signed_32(data: Any, at: int) -> int:
 
 @kernel(INT, SOURCE, INT, TABLE, INT64S)
 def walk(data: Any, end: int, table: Any, outcome: Any) -> int:
-    """The number of whole, plausible batches up to the one that reaches offset `end`, a row of `table` for each.
+    """Fills one row of `table` for each whole, plausible batch, up to the one that reaches offset `end`.
 
-    `table` has room for as many as there could be: size // 61.
+    Returns their number. `table` has room for the largest possible number: size // 61.
     """
     size = int64(len(data))
     at = int64(0)
@@ -149,7 +149,7 @@ def _long_varint(data: Any, at: int, end: int) -> tuple[int, int]:
     while at < end and shift < 70:
         byte = int64(data[at])
         at += 1
-        if shift == 63 and 1 < byte < 0x80:  # more than 64 bits: as large as can be, which no length survives
+        if shift == 63 and 1 < byte < 0x80:  # more than 64 bits: the largest value, which fails every length check
             return (_INT64_MIN if raw & 1 else _INT64_MAX), at
         raw |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -160,7 +160,7 @@ def _long_varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 @part
 def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """A zigzag varint before `end` and the position behind it; position -1 if there is none."""
+    """A zigzag varint before `end` and the position after it; position -1 if there is none."""
     if at < end:
         byte = int64(data[at])
         if byte < 0x80:
@@ -170,7 +170,7 @@ def _varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 @part
 def _field(data: Any, at: int, end: int) -> tuple[int, int, int]:
-    """Where a length-prefixed field lies, its size (-1: null), and the position behind it (-1: it does not fit)."""
+    """The start of a length-prefixed field, its size (-1: null), and the position after it (-1: it does not fit)."""
     size, at = _varint(data, at, end)
     if at < 0 or size > end - at:
         return int64(0), int64(0), int64(-1)
@@ -181,7 +181,7 @@ def _field(data: Any, at: int, end: int) -> tuple[int, int, int]:
 
 @part
 def _header_sizes(data: Any, at: int, end: int, count: int) -> tuple[int, int, int]:
-    """Bytes of the names, bytes of the contents, and the position behind (-1: a header that cannot be)."""
+    """The bytes of the names, the bytes of the values, and the position after them (-1: an invalid header)."""
     names = int64(0)
     contents = int64(0)
     for _ in range(count):
@@ -198,7 +198,7 @@ def _header_sizes(data: Any, at: int, end: int, count: int) -> tuple[int, int, i
 
 @part
 def _microseconds(base_ms: int, delta_ms: int) -> int:
-    """Of the sum, or the nearest there is."""
+    """The sum in microseconds, or the nearest limit."""
     if delta_ms >= 0:
         total = base_ms + delta_ms if base_ms <= _INT64_MAX - delta_ms else _INT64_MAX
     else:
@@ -228,11 +228,11 @@ def survey(
     header_places: Any,
     header_ends: Any,
 ) -> int:
-    """Check records from `state` on and note the rows with `start` <= offset < `end`; the number of rows noted.
+    """Checks records from `state` on and notes the rows with `start` <= offset < `end`. Returns their number.
 
-    `*_places` say where a part lies in `data` (-1: null), `*_ends` are Arrow's offsets, one more than rows. Stops at
-    `max_rows`, or before the row that would bring `max_bytes` past (though never before the first), or behind the last
-    segment, or at the first damage, which `state` then names.
+    `*_places` are positions in `data` (-1: null), `*_ends` are Arrow's offsets, one more than rows. It stops at
+    `max_rows`, before the row that would exceed `max_bytes` (but never before the first row), after the last segment,
+    or at the first damage, which `state` then names.
     """
     rows: int = int64(0)
     taken = int64(0)
@@ -359,7 +359,7 @@ def survey(
 
 @kernel(INT, SOURCE, INT64S, INT32S, INT, BYTES)
 def gather(data: Any, places: Any, ends: Any, rows: int, out: Any) -> int:
-    """Copy what lies at `places` to where `ends` says. Both are of a survey of `data`, `out` is `ends[rows]` long."""
+    """Copies the parts at `places` to `out` by `ends`, both from a survey of `data`. `out` has `ends[rows]` bytes."""
     for row in range(rows):
         at = places[row]
         to = int64(ends[row])
@@ -380,7 +380,7 @@ def headers(
     content_ends: Any,
     contents: Any,
 ) -> int:
-    """Copy names and contents of the headers of surveyed rows; the number of null contents."""
+    """Copies names and values of the headers of surveyed rows. Returns the number of null values."""
     header = int64(0)
     name_bytes = int64(0)
     content_bytes = int64(0)
@@ -409,7 +409,7 @@ def headers(
 
 @kernel(INT, INT64S, INT, BYTES)
 def mark(places: Any, count: int, bits: Any) -> int:
-    """Set the bit of every place that is not null; `bits` come zeroed."""
+    """Sets the bit of every place that is not null; `bits` must be zeroed."""
     for i in range(count):
         if places[i] >= 0:
             bits[i >> 3] |= np.uint8(1 << (i & 7))

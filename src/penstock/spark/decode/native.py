@@ -1,8 +1,8 @@
-"""Fetched bytes to RecordBatches by the kernels: plans what to decode, hands it over in groups, wraps what comes back.
+"""Decodes fetched bytes with the kernels: plans the work, passes groups of batches, and wraps the results.
 
-A group is as many whole batches as fit into one RecordBatch, so the kernels are called once per ten thousand rows and
-not once per batch; a batch that is larger than that is cut into equal parts. What is compressed is decompressed when
-its group is made and dropped with it: a chunk that decompresses a hundredfold is never in memory as a whole.
+A group has as many whole batches as fit into one RecordBatch, so the kernels are called once per ten thousand rows and
+not once per batch. A larger batch is cut into equal parts. Compressed batches are decompressed with their group and
+dropped with it: a chunk that grows a hundredfold by decompression is never completely in memory.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SENTENCES = {
     kernels.BAD_SIZE: "its length runs past the end of the batch",
     kernels.BAD_TIMESTAMP: "its timestamp runs past its end",
     kernels.BAD_OFFSET: "its offset runs past its end",
-    kernels.UNORDERED: "its offset is not between that of the record before and the last of the batch",
+    kernels.UNORDERED: "its offset is not between the previous record's and the last of the batch",
     kernels.BAD_KEY: "its key runs past its end",
     kernels.BAD_VALUE: "its value runs past its end",
-    kernels.BAD_HEADER_COUNT: "its number of headers cannot be",
+    kernels.BAD_HEADER_COUNT: "its number of headers is invalid",
     kernels.BAD_HEADER: "a header runs past its end or has no name",
     kernels.BAD_END: "its parts do not fill its length",
     kernels.TRAILING: "bytes follow the last record",
@@ -49,7 +49,7 @@ _SPECIAL = COMPRESSION_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
 
 
 class _Group(NamedTuple):
-    """Records of neighbouring batches in one piece of memory."""
+    """Records of neighbouring batches in one block of memory."""
 
     data: Any
     segments: Any
@@ -58,7 +58,7 @@ class _Group(NamedTuple):
 
 
 class Scratch:
-    """Arrays that live as long as the decoder: what passes between kernels, and columns that nobody asked for."""
+    """Arrays that live as long as the decoder: intermediate results of kernels, and columns outside the schema."""
 
     def __init__(self, max_rows: int) -> None:
         self.key_places, self.value_places, self.header_places, self.unasked = (
@@ -69,7 +69,7 @@ class Scratch:
 
 
 class NativeChunk:
-    """One fetch answer. Iterating decodes; RecordBatches do not refer to the answer's memory."""
+    """One fetch answer. Iterating decodes it. RecordBatches do not refer to the answer's memory."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class NativeChunk:
         view, data = self._view, self._data if self._batches else None
         segments: list[tuple[int, ...]] = []
         bases: list[int] = []
-        unpacked: list[Buffer] = []  # as many as segments when one of them was compressed, else none
+        unpacked: list[Buffer] = []  # one per segment if any was compressed, else empty
         rows = size_bytes = 0
         for at, size, base, last, attributes, base_timestamp, max_timestamp, producer, count, crc in self._batches:
             if base >= self._end:
@@ -168,7 +168,7 @@ class NativeChunk:
             yield _group(data, segments, unpacked, rows, bases)
 
     def _is_left_out(self, at: int, size: int, last_offset: int, attributes: int, producer: int) -> bool:
-        """Control batches, and those of aborted transactions. Called in offset order."""
+        """Whether a batch is a control batch or of an aborted transaction. Called in offset order."""
         is_control = bool(attributes & CONTROL_BIT)
         aborted = self._aborted
         if aborted is None:
@@ -292,7 +292,7 @@ def _headers(kind: Any, data: Any, places: Any, ends: Any, rows: int, found: lis
 
 
 def _strings(count: int, ends: Any, data: Any) -> Array:
-    """Header names. What is not UTF-8 in them is replaced, as Kafka's own clients do."""
+    """Header names. Invalid UTF-8 in them is replaced, as by Kafka's own clients."""
     strings = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data)], null_count=0)
     if not len(data) or data.max() < 0x80:
         return strings

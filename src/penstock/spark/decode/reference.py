@@ -1,7 +1,7 @@
-"""The decoder in plain Python: what the kernels must agree with, and what runs where numba cannot.
+"""The decoder in plain Python: the reference for the kernels, and the fallback without numba.
 
-Record by record, by `records.builder.iterate_records`. Shares with the kernels only the columns and the bookkeeping of
-aborted transactions.
+It decodes record by record with `records.builder.iterate_records`, and shares with the kernels only the columns and
+the tracking of aborted transactions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COLUMNS: dict[str, Callable[[Row], object]] = {
 
 
 class ReferenceChunk:
-    """One fetch answer; iterating decodes it."""
+    """One fetch answer. Iterating decodes it."""
 
     def __init__(
         self, columns: Columns, records: Buffer, start: int, end: int, aborted: AbortedTransactions | None

@@ -1,10 +1,10 @@
-"""From Arrow to record batches: columns to flat arrays, rows to partitions, rows to bytes."""
+"""Encoding of Arrow to record batches: columns to flat arrays, rows to partitions, rows to bytes."""
 
 from __future__ import annotations
 
 
 def warm_up() -> None:
-    """Compile the kernels, or load them from the cache: they are made when their module is imported."""
+    """Compiles the kernels, or loads them from the cache, by importing their module."""
     from penstock.spark.encode import kernels
 
     assert kernels.encode_rows is not None

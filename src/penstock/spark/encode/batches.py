@@ -1,8 +1,8 @@
-"""Rows in, record batches out: one batch in the making per partition, closed when the next row would not fit.
+"""Rows to record batches: each partition has one open batch, which is closed when the next row would not fit.
 
-`PartitionEncoder` holds the open batches of all partitions in one arena whose size is bounded, whatever the number of
+`PartitionEncoder` holds the open batches of all partitions in one arena of bounded size, whatever the number of
 partitions. Must not know: producers, connections, topics by name.
-Invariant: rows of a slot leave in the order in which they came.
+Invariant: rows of a slot keep their order.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SMALLEST_BATCH_BYTES = 4 << 10
 
 
 class PartitionEncoder:
-    """`batch_size_bytes` bounds a batch before compression; a row that is larger alone gets a batch of its own.
+    """`batch_size_bytes` bounds a batch before compression; a larger row gets its own batch.
 
-    `memory_bytes` bounds all open batches together: with very many partitions they are closed while smaller.
+    `memory_bytes` bounds all open batches together: with very many partitions they are closed at a smaller size.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PartitionEncoder:
         self._open = open_batches(0, 0)
 
     def resize(self, slot_count: int) -> Iterator[ClosedBatch]:
-        """Make room for slots up to `slot_count`. What is open is closed first."""
+        """Makes room for `slot_count` slots. Closes all open batches first."""
         if slot_count <= self._slot_count:
             return
         yield from self.close_all()
@@ -47,7 +47,7 @@ class PartitionEncoder:
         self._open = open_batches(slot_count, max(min(self.batch_size_bytes, share), SMALLEST_BATCH_BYTES))
 
     def add(self, columns: RecordColumns, slots: Int32s) -> Iterator[ClosedBatch]:
-        """Batches that became full. Rows are taken only as far as the iterator is followed."""
+        """Returns the batches that become full. Rows are taken only as the iterator advances."""
         row, end = 0, len(slots)
         while True:
             limit = min(self._open.stride, max(self.batch_size_bytes, SMALLEST_BATCH_BYTES))
@@ -66,7 +66,7 @@ class PartitionEncoder:
             yield self._close(self._open, int(slot), int(slot))
 
     def _large(self, columns: RecordColumns, row: int, slot: int) -> ClosedBatch:
-        """One row, too large for the arena."""
+        """A batch for one row that is too large for the arena."""
         size = HEADER_SIZE + kernels.record_size(columns, row)
         alone = open_batches(1, size)
         kernels.encode_rows(columns, np.zeros(row + 1, np.int32), row, row + 1, alone, size)

@@ -1,7 +1,7 @@
-"""A record batch that is full and not sent yet: its producer's stamp, and taking it apart when it is too large.
+"""A closed record batch that is not sent yet: stamping it for a producer, and splitting it if it is too large.
 
-It lacks what only a producer knows (its id, epoch and sequence) and the checksum over it: `stamp` sets those, and may
-do so again. Imports nothing that is compiled: the driver comes here, too.
+It lacks the producer's fields (id, epoch and sequence) and the checksum. `stamp` sets them, also repeatedly. This
+module imports nothing compiled, because the driver imports it, too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ATTRIBUTES_AT = 21
 
 
 class ClosedBatch(NamedTuple):
-    """`data` is a whole v2 batch but for producer fields and checksum."""
+    """`data` is a whole v2 batch except for the producer fields and the checksum."""
 
     slot: int
     data: bytearray
@@ -34,7 +34,7 @@ class ClosedBatch(NamedTuple):
 
 
 def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, *, transactional: bool = False) -> None:
-    """Make a closed batch ready to be sent. May be repeated with another identity."""
+    """Makes a closed batch ready to be sent. May be repeated with another identity."""
     if transactional:
         (attributes,) = _ATTRIBUTES.unpack_from(data, _ATTRIBUTES_AT)
         _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes | TRANSACTIONAL_BIT)
@@ -43,7 +43,7 @@ def stamp(data: bytearray, producer_id: int, epoch: int, base_sequence: int, *, 
 
 
 def halves(data: bytearray) -> list[tuple[bytearray, int]]:
-    """The records of a closed batch as two, with the number in each, under the same codec. It has two or more."""
+    """Splits a closed batch of two or more records in two, with the same codec. Returns each with its record count."""
     header = read_header(data)
     payload = decompress(header.compression, memoryview(data)[HEADER_SIZE:])
     rows = list(iterate_records(header, payload))

@@ -1,9 +1,9 @@
-"""Arrow columns as the flat arrays that the kernels read.
+"""Arrow columns as flat arrays for the kernels.
 
-A column of bytes becomes `Blobs`: one data buffer, and for every row where it starts and how long it is, -1 for
-null. That one shape serves strings, binaries, large ones, slices and columns that are not there. Data is never
-copied; starts and sizes are. Must not know: topics, partitions, batches.
-Invariant: `data` is read-only everywhere, so that each kernel is compiled for one set of types.
+A column of bytes becomes `Blobs`: one data buffer, and the start and size of every row, -1 for null. This shape serves
+strings, binaries, their large variants, slices and missing columns. Data is never copied; starts and sizes are. Must
+not know: topics, partitions, batches.
+Invariant: `data` is always read-only, so that each kernel is compiled for one set of types.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ VALUE, KEY, HEADERS, TOPIC, PARTITION, TIMESTAMP = "value", "key", "headers", "t
 
 
 class UnsuitableRows(ValueError):
-    """Rows that cannot become records; the sentence says which column and why."""
+    """Rows that cannot become records. The message names the column and the reason."""
 
 
 class Blobs(NamedTuple):
-    """Row i is data[starts[i] : starts[i] + sizes[i]], and null where sizes[i] is -1."""
+    """Row i is data[starts[i] : starts[i] + sizes[i]], or null if sizes[i] is -1."""
 
     data: Bytes
     starts: Int64s
@@ -47,7 +47,7 @@ class HeaderBlobs(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """What of a RecordBatch goes into records."""
+    """The columns of a RecordBatch that become records."""
 
     keys: Blobs
     values: Blobs
@@ -56,7 +56,7 @@ class RecordColumns(NamedTuple):
 
 
 def record_columns(batch: RecordBatch, now_ms: int) -> RecordColumns:
-    """Columns that are not there are null in every row; a null timestamp is `now_ms`, and so is one of another type."""
+    """Missing columns are null in every row. A timestamp that is null or of another type is `now_ms`."""
     rows = batch.num_rows
     return RecordColumns(
         keys=blobs(column(batch, KEY), rows, KEY),
@@ -120,7 +120,7 @@ def _headers(array: ArrowArray | None, rows: int) -> HeaderBlobs:
 
 
 def _check_names(headers: HeaderBlobs, entries: ArrowArray) -> None:
-    """Only what rows refer to counts: behind a null list there may be anything."""
+    """Checks only the entries of non-null lists: behind a null list there may be anything."""
     missing = entries.is_null().to_numpy(zero_copy_only=False) | (headers.names.sizes < 0)
     for row, (first, count) in enumerate(zip(headers.firsts, headers.counts, strict=True)):
         if missing[first : first + count].any():
@@ -130,10 +130,10 @@ def _check_names(headers: HeaderBlobs, entries: ArrowArray) -> None:
 def _timestamps_ms(array: ArrowArray | None, rows: int, now_ms: int) -> Int64s:
     if array is None or not pa.types.is_timestamp(array.type):
         return np.full(rows, now_ms, np.int64)
-    # Floor, as Kafka's source does the other way round: -1 (no timestamp) survives the trip.
+    # Floor, the reverse of Spark's Kafka source, so that -1 (no timestamp) is kept.
     micros = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64())
     times: Int64s = micros.fill_null(0).to_numpy(zero_copy_only=False) // 1000
     if array.null_count:
         times[array.is_null().to_numpy(zero_copy_only=False)] = now_ms
-    # Kafka has no others before 1970. Records with such a one exist all the same, and a copy of them must not stop.
+    # Kafka allows no others before 1970. Such records exist anyway, and copying them must not fail.
     return np.maximum(times, -1)

@@ -1,6 +1,6 @@
-"""The inner loops of the sink, compiled by numba: which partition a row goes to, and its bytes as a record.
+"""The inner loops of the sink, compiled by numba: the partition of a row, and its encoding as a record.
 
-    record  varint   size of what follows
+    record  varint   size of the rest
             int8     attributes, 0
             varint   timestamp - base timestamp of the batch
             varint   offset - base offset of the batch
@@ -9,7 +9,7 @@
             varint   number of headers; each: varint name size, name, varint value size or -1, value
 
 All varints are zigzag. `spark.encode.reference` does the same in plain Python, and a property test compares them.
-Must not know: Arrow, batch headers, compression. Invariant: nothing is written past `limit` bytes of a slot.
+Must not know: Arrow, batch headers, compression. Invariant: nothing is written beyond `limit` bytes of a slot.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from penstock.spark.decode import jit
 from penstock.spark.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, copy_bytes, kernel, part
 from penstock.spark.encode.columns import Blobs, Bytes, HeaderBlobs, Int32s, Int64s, RecordColumns
 
-NO_PARTITION = -(2**31)  # a row that names none; -1 would be a mistake of the user's
-ROW_OVERHEAD_BYTES = 12  # roughly what a record costs besides key and value
+NO_PARTITION = -(2**31)  # a row without a partition; -1 would be a user's mistake
+ROW_OVERHEAD_BYTES = 12  # about the size of a record besides key and value
 
 
 class OpenBatches(NamedTuple):
-    """One batch in the making per slot, each in its own `stride` bytes of the arena, behind room for a header."""
+    """One open batch per slot, each in its own `stride` bytes of the arena, after room for a header."""
 
     arena: Bytes
     stride: int
@@ -39,7 +39,7 @@ class OpenBatches(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """By topic number. Slots of a topic are neighbours: first_slots[t] + partition."""
+    """Topics by number. The slots of a topic are neighbours: first_slots[t] + partition."""
 
     first_slots: Int32s
     partition_counts: Int32s
@@ -112,16 +112,16 @@ def _body_size(columns: RecordColumns, row: int, timestamp_delta: int, offset_de
 
 @kernel(INT, _COLUMNS, INT)
 def record_size(columns: RecordColumns, row: int) -> int:
-    """Of a record that is the first of its batch."""
+    """The size of a record that is the first of its batch."""
     size = _body_size(columns, row, 0, 0)
     return _varint_size(size) + size
 
 
 @kernel(INT, _COLUMNS, INT32S, INT, INT, _BATCHES, INT)
 def encode_rows(columns: RecordColumns, slots: Int32s, row: int, stop: int, batches: OpenBatches, limit: int) -> int:
-    """Append rows from `row` to `stop` to the batches of their slots; returns the first that did not fit, or `stop`.
+    """Appends rows from `row` to `stop` to the batches of their slots. Returns the first that did not fit, or `stop`.
 
-    One function on purpose: handing these tuples of arrays to another costs more than the work on a small row.
+    It is one function on purpose: passing these tuples of arrays costs more than the work on a small row.
     """
     out = batches.arena
     for at_row in range(row, stop):
@@ -158,7 +158,7 @@ def encode_rows(columns: RecordColumns, slots: Int32s, row: int, stop: int, batc
 
 @part
 def _murmur2(data: Bytes, start: int, size: int) -> Any:
-    """Kafka's hash of a key. Products of 32-bit numbers are kept in 64 bits and cut."""
+    """Kafka's hash of a key. Products of 32-bit numbers are computed in 64 bits and truncated."""
     mask, m = np.uint64(0xFFFFFFFF), np.uint64(0x5BD1E995)
     h = np.uint64(0x9747B28C) ^ np.uint64(size)
     whole = size - (size & 3)
@@ -190,10 +190,10 @@ def murmur2_of(keys: Blobs, row: int) -> int:
 def assign_slots(
     columns: RecordColumns, topic_numbers: Int32s, partitions: Int32s, topics: Topics, sticky_limit: int, slots: Int32s
 ) -> int:
-    """Fill in `slots`: the partition that a row names, else by its key, else the sticky one of its topic.
+    """Fills `slots`: by the row's partition, else by its key, else with the topic's sticky partition.
 
-    A topic's sticky partition moves on when it was given `sticky_limit` bytes. Returns the number of the first row
-    whose partition does not exist, or -1.
+    The sticky partition changes after `sticky_limit` bytes. Returns the number of the first row whose partition does
+    not exist, or -1.
     """
     for row in range(len(slots)):
         topic = topic_numbers[row]

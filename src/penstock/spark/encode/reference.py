@@ -1,4 +1,4 @@
-"""The kernels in plain Python, from Arrow's own values: slow, short, and what a property test holds them to."""
+"""The kernels in plain Python, from Arrow's own values: slow and short, the reference for a property test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def records(batch: RecordBatch, now_ms: int) -> list[Record]:
 
 
 def payloads(rows: Sequence[Record], slots: Sequence[int], payload_limit: int) -> list[tuple[int, bytes]]:
-    """(slot, payload) of the batches in the order in which they are full, then what is left by slot."""
+    """(slot, payload) of the batches in the order in which they become full, then the rest by slot."""
     open_rows: dict[int, list[Record]] = {}
     done: list[tuple[int, bytes]] = []
     for row, slot in zip(rows, slots, strict=True):
@@ -33,7 +33,7 @@ def payloads(rows: Sequence[Record], slots: Sequence[int], payload_limit: int) -
             done.append((slot, _payload(mine)))
             mine.clear()
         mine.append(row)
-        if len(_payload(mine)) > payload_limit:  # a record too large for any batch but its own
+        if len(_payload(mine)) > payload_limit:  # too large for any batch but its own
             done.append((slot, _payload(mine)))
             mine.clear()
     return done + [(slot, _payload(mine)) for slot, mine in sorted(open_rows.items()) if mine]
@@ -44,7 +44,7 @@ def _payload(rows: Sequence[Record]) -> bytes:
 
 
 class Partitioner:
-    """Of one topic; `sticky` is where rows without a key begin."""
+    """The partitioner of one topic. `sticky` is the first partition for rows without a key."""
 
     def __init__(self, partition_count: int, sticky: int, sticky_limit: int) -> None:
         self._count = partition_count

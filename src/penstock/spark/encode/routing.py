@@ -1,9 +1,8 @@
-"""Which partition each row goes to: the one it names, else Kafka's murmur2 of its key, else a sticky one.
+"""The partition of each row: its own, else Kafka's murmur2 of its key, else a sticky one.
 
-The sticky partition of a topic moves on by one when it was given a batch's worth of bytes, as Kafka's own producer
-does (KIP-794), but without dice: a task begins at a partition of its own, so that tasks spread, and a task that runs
-again does the same again. Partitions of all topics seen are numbered through as slots.
-Must not know: how the number of partitions of a topic is found out.
+The sticky partition of a topic advances by one after a batch's worth of bytes, as in Kafka's own producer (KIP-794),
+but without chance: tasks begin at different partitions, and a repeated task chooses the same ones. Slots number the
+partitions of all topics. Must not know: how the number of partitions of a topic is found.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from penstock.spark.encode.kernels import NO_PARTITION, Topics
 
 
 class Router:
-    """`topic`: where all rows go; None: where their column says. `first_sticky` is taken modulo the partition count."""
+    """`topic`: the topic of all rows; None: the column `topic`. `first_sticky` is taken modulo the partition count."""
 
     def __init__(
         self, topic: str | None, partition_count: Callable[[str], int], first_sticky: int, sticky_bytes: int
@@ -43,7 +42,7 @@ class Router:
         """(topic, partition) by slot."""
 
     def route(self, batch: RecordBatch, columns: RecordColumns) -> Int32s:
-        """The slot of each row. Raises UnsuitableRows; and whatever asking for a topic's partitions raises."""
+        """The slot of each row. Raises UnsuitableRows, and the errors of the lookup of partitions."""
         numbers = self._topic_numbers(batch)
         partitions = _partitions(column(batch, PARTITION), batch.num_rows)
         slots = np.empty(batch.num_rows, np.int32)
@@ -61,7 +60,7 @@ class Router:
             return np.full(batch.num_rows, self._number(self._topic), np.int32)
         names = column(batch, TOPIC)
         if names is None:
-            raise UnsuitableRows("rows have no column topic and the option topic is not set: where shall they go?")
+            raise UnsuitableRows("rows have no column topic, and the option topic is not set: give one of them")
         if names.null_count:
             row = int(names.is_null().to_numpy(zero_copy_only=False).argmax())
             raise UnsuitableRows(f"column topic is null in row {row}: fill it, or set the option topic for all rows")
@@ -95,6 +94,6 @@ def _with(topics: Topics, values: tuple[int, int, int, int]) -> Topics:
 def _partitions(array: ArrowArray | None, rows: int) -> Int32s:
     if array is None:
         return np.full(rows, NO_PARTITION, np.int32)
-    # A copy: kernels are compiled for writable arrays.
+    # Copied, because the kernels are compiled for writable arrays.
     partitions: Int32s = array.cast("int32").fill_null(NO_PARTITION).to_numpy(zero_copy_only=False).copy()
     return partitions

@@ -1,5 +1,5 @@
 """Ready-made pipelines: archive, replay, aggregate and mirror.
 
-Each is a value that says what to do, with `run(...)`; the command line only reads arguments and prints. They build on
-the source and the sink by their format name, as any user's program would. Imported without Spark.
+Each job is a value with a `run_...` function; the command line only parses arguments and prints. Jobs use the source
+and the sink by their format name, as any program would. Importing this module does not import Spark.
 """

@@ -1,11 +1,11 @@
 """Aggregate: windowed counts and sums over JSON values, to a topic and to a table of Parquet files.
 
-One stateful query in append mode computes; each of its micro-batches goes to the table first, where a batch that is run
-again replaces its own files (exactly once), and then to the topic (at least once). Bad records are counted, and a
-second query sends them to the dead-letter topic.
+One stateful query in append mode computes the results. Each micro-batch goes to the table first, where a repeated batch
+replaces its own files (exactly once), and then to the topic (at least once). Bad records are counted, and a second
+query sends them to the dead-letter topic.
 
     DIR/date=2026-01-31/batch-<number>-<n>.parquet      the date of window_start
-    DIR/_penstock/table.json                            whose table it is
+    DIR/_penstock/table.json                            the job that owns the table
 """
 
 from __future__ import annotations
@@ -64,16 +64,16 @@ class AggregateJob:
         """Raises WrongJob, JobError."""
         self.plan.check()
         if self.to_topic is None and self.to_table is None:
-            raise WrongJob("the results have to go somewhere: give --to-topic, --to-table or both")
+            raise WrongJob("the results have no target: give --to-topic, --to-table or both")
         outputs = [topic for topic in (self.to_topic, self.dead_letters) if topic is not None]
         for topic in outputs:
             if topic in self.topics:
-                raise WrongJob(f"topic {topic} would be read and written: take another")
+                raise WrongJob(f"topic {topic} would be both read and written: choose another")
         existing_topics(self.brokers, [*self.topics, *outputs])
 
 
 class ResultTable:
-    """Parquet files of results. A batch's files are named by its number, so whoever writes it again replaces them."""
+    """Parquet files of results. The names of a batch's files have its number, so a repeated batch replaces them."""
 
     def __init__(self, directory: Path, place: JobPlace) -> None:
         self._directory = directory.absolute()
@@ -81,7 +81,7 @@ class ResultTable:
         self._place = place
 
     def claim(self) -> None:
-        """Batch numbers are those of one checkpoint: another's would replace its files. Raises WrongJob."""
+        """Claims the table for one checkpoint: batches of another would replace its files. Raises WrongJob."""
         path = self._directory / "_penstock" / "table.json"
         token_path = self._place.checkpoint / "table-token"
         if not token_path.exists():
@@ -90,19 +90,19 @@ class ResultTable:
         token = token_path.read_text(encoding="utf-8")
         if not path.exists():
             if any(self._directory.glob("**/*.parquet")):
-                raise WrongJob(f"{self._directory} has Parquet files of others: take a directory of its own")
+                raise WrongJob(f"{self._directory} has other Parquet files: choose a directory for this table alone")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps({"job": token}), encoding="utf-8")
         if json.loads(path.read_text(encoding="utf-8")).get("job") != token:
             raise WrongJob(
                 f"table {self._directory} was written by a job with other arguments or another checkpoint than "
-                f"{self._place.directory}: go on with that, or take another directory"
+                f"{self._place.directory}: use the same again, or choose another directory"
             )
 
     def write(self, rows: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions as f
 
-        # Else timestamps are of a deprecated kind that other tools read with doubts. The session is the query's own.
+        # Otherwise timestamps have a deprecated type that some tools misread. The session belongs to the query.
         rows.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         staged = rows.withColumn("date", f.to_date("window_start")).repartition("date")
         staged.write.partitionBy("date").mode("overwrite").parquet(self._staging.as_uri())
@@ -116,7 +116,7 @@ class ResultTable:
 
 
 def run_aggregate(spark: SparkSession, job: AggregateJob, place: JobPlace, stop: Stop, watch: Watcher) -> JobProgress:
-    """For the holder of its place's lock. Raises WrongJob, JobFailed. Its metrics have `bad`, the number of such
+    """The caller must hold the lock of the place. Raises WrongJob, JobFailed. The metrics have `bad`, the number of bad
     records."""
     if job.to_table is not None:
         ResultTable(job.to_table, place).claim()
@@ -179,7 +179,7 @@ def _writer(job: AggregateJob, place: JobPlace) -> Callable[[DataFrame, int], No
 
 
 def _start_dead_letters(spark: SparkSession, job: AggregateJob, place: JobPlace) -> Any:
-    """As they were, with headers that say why and where from."""
+    """Sends bad records unchanged, with headers for the reason and the origin."""
     from pyspark.sql import functions as f
 
     def header(name: str, column: str) -> Any:

@@ -1,8 +1,8 @@
-"""What an aggregate computes: its columns, out of JSON values, and which records are bad.
+"""The computation of an aggregate: its columns from JSON values, and the rules for bad records.
 
-A record is bad when its value is no JSON object, its event time is not there or no time, or a field to be summed up is
-there and no number. A field to group by that is not there is null, which is a group like any other; one to be summed up
-that is not there adds nothing. Must not know: brokers, sinks.
+A record is bad if its value is not a JSON object, if its event time is missing or not a time, or if a field to be
+summed is present and not a number. A missing group-by field is null, which is a group like any other. A missing field
+to be summed adds nothing. Must not know: brokers, sinks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REASON, EVENT_TIME, PARSED = "_reason", "_event_time", "_parsed"
 
 
 def duration_ms(option: str, text: str) -> int:
-    """As Spark writes them: 1 minute, 30 seconds. Raises WrongJob."""
+    """Parses a duration in Spark's form: 1 minute, 30 seconds. Raises WrongJob."""
     found = DURATION.fullmatch(" ".join(text.lower().split()))
     if found is None or not int(found[1]):
         raise WrongJob(f"{option} is '{text}': write a number and a unit, for example 1 minute or 30 seconds")
@@ -43,11 +43,11 @@ class AggregatePlan:
     slide: str | None = None
     watermark: str = "30 seconds"
     group_by: tuple[str, ...] = ()
-    """Fields of the value, by path: user.country."""
+    """Fields of the value as paths: user.country."""
     sums: tuple[str, ...] = ()
     has_count: bool = True
     event_time: str | None = None
-    """A field: milliseconds since 1970, or ISO 8601. None: the record's timestamp."""
+    """A field in milliseconds since 1970 or ISO 8601. None: the record's timestamp."""
 
     def check(self) -> None:
         """Raises WrongJob."""
@@ -65,7 +65,7 @@ class AggregatePlan:
         names = self.columns
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise WrongJob(f"two columns of the result would be named {twice[0]}: rename a field before")
+            raise WrongJob(f"two columns of the result would be named {twice[0]}: rename a field first")
 
     @property
     def _time_field(self) -> tuple[str, ...]:
@@ -73,23 +73,23 @@ class AggregatePlan:
 
     @property
     def columns(self) -> list[str]:
-        """Of the result, in order."""
+        """The columns of the result, in order."""
         counts = ["count"] if self.has_count else []
         return ["window_start", "window_end", *map(_name, self.group_by), *counts, *map(_sum_name, self.sums)]
 
     def judged(self, rows: DataFrame) -> DataFrame:
-        """With the parsed value, the event time, and what is wrong with the record: null when nothing is."""
+        """Adds the parsed value, the event time, and the reason why the record is bad, or null."""
         from pyspark.sql import functions as f
 
         parsed = rows.withColumn(PARSED, f.try_parse_json(f.col("value").cast("string")))
         timed = parsed.withColumn(EVENT_TIME, self._time())
         is_object = f.schema_of_variant(PARSED).startswith("OBJECT")
-        reason = f.when(~f.coalesce(is_object, f.lit(False)), f.lit("the value is no JSON object"))
+        reason = f.when(~f.coalesce(is_object, f.lit(False)), f.lit("the value is not a JSON object"))
         if self.event_time is not None:
-            reason = reason.when(f.col(EVENT_TIME).isNull(), f.lit(f"field {self.event_time} is no time"))
+            reason = reason.when(f.col(EVENT_TIME).isNull(), f.lit(f"field {self.event_time} is not a time"))
         for field in self.sums:
             is_wrong = _get(field, "string").isNotNull() & _get(field, "double").isNull()
-            reason = reason.when(is_wrong, f.lit(f"field {field} is no number"))
+            reason = reason.when(is_wrong, f.lit(f"field {field} is not a number"))
         return timed.withColumn(REASON, reason)
 
     def _time(self) -> Column:
@@ -101,7 +101,7 @@ class AggregatePlan:
         return f.coalesce(number, _get(self.event_time, "timestamp"))
 
     def results(self, judged: DataFrame) -> DataFrame:
-        """A row for each window and group, once the watermark has passed the window's end."""
+        """One row per window and group, after the watermark has passed the window's end."""
         from pyspark.sql import functions as f
 
         good = judged.where(f.col(REASON).isNull()).withWatermark(EVENT_TIME, self.watermark)
@@ -113,7 +113,7 @@ class AggregatePlan:
         return good.groupBy(window, *groups).agg(*counts, *sums).withColumns(edges).select(*self.columns)
 
     def key(self) -> Column:
-        """Of a result as a record: the group's value, or of several fields a JSON array of them."""
+        """The key of a result's record: the group's value, or a JSON array of several values."""
         from pyspark.sql import functions as f
 
         names = [_name(field) for field in self.group_by]

@@ -1,8 +1,8 @@
 """Archive: topics to date-partitioned Parquet files, each record exactly once.
 
-The manifest of the archive (`archives.manifest`) says where a run begins, so Spark's checkpoint is made anew for each
-run and serves only to run a batch again within it. A topic that was created anew is refused, also while it runs; a
-partition that was added is archived from its first record on.
+The manifest of the archive (`archives.manifest`) has the start of each run, so every run has a new Spark checkpoint,
+which serves only to repeat a batch within the run. A topic that was deleted and created again is refused, also during
+the run. A new partition is archived from its first record on.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifes
 from penstock.spark.jobs.clusters import Brokers, existing_topics
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
-from penstock.spark.offsets import topic_id_text
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.requests.metadata import TopicMetadata
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 EARLIEST = -2
 BATCH_BYTES = 1 << 30
-"""Of records, for a micro-batch: large files need few merges, and a crash repeats at most one batch."""
+"""Bytes of records per micro-batch: large files need few merges, and a crash repeats at most one batch."""
 FOLLOW_INTERVAL = "10 seconds"
 
 Said = Callable[[str], None]
@@ -45,11 +45,11 @@ class ArchiveJob:
     directory: Path
     follow: bool = False
     date_column: str = "timestamp"
-    """Or "archived": the day on which a record is archived."""
+    """"timestamp", or "archived" for the day on which a record is archived."""
     max_file_bytes: int = 128 << 20
     checkpoint: Path | None = None
     allow_gaps: bool = False
-    """Go on when retention has removed records before they were archived."""
+    """Continue if retention has removed records before they were archived."""
 
     @property
     def archive(self) -> Archive:
@@ -61,12 +61,12 @@ class ArchiveJob:
 
     @property
     def checkpoint_path(self) -> Path:
-        """A directory of its own in any case: it is deleted when a run begins."""
+        """Always a separate directory: it is deleted when a run begins."""
         return (self.checkpoint.absolute() if self.checkpoint else self.archive.state) / f"checkpoint-{self.group}"
 
     @property
     def group(self) -> str:
-        """Shows the lag; the same for every run into this directory."""
+        """The group that shows the lag, the same for every run into this directory."""
         return f"penstock-archive-{hashlib.sha256(str(self.archive.directory).encode()).hexdigest()[:8]}"
 
     def check(self) -> dict[str, TopicMetadata]:
@@ -78,9 +78,9 @@ class ArchiveJob:
 class ArchiveReport:
     progress: JobProgress
     rows: int
-    """New in the archive."""
+    """New records in the archive."""
     files: int
-    """In the archive, in all."""
+    """All files of the archive."""
     size_bytes: int
 
 
@@ -93,7 +93,7 @@ def run_archive(
     say: Said,
     warn: Said = logger.warning,
 ) -> ArchiveReport:
-    """For the holder of the archive's lock. Raises WrongJob, JobFailed."""
+    """The caller must hold the archive's lock. Raises WrongJob, JobFailed."""
     archive = job.archive
     with job.brokers.cluster() as cluster:
         starts = cluster.list_offsets(dict.fromkeys(_partitions(topics), EARLIEST))
@@ -119,7 +119,7 @@ def run_archive(
 
 
 def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = False) -> int:
-    """How many files became fewer. For the holder of the lock, after `recover`."""
+    """Returns by how many the number of files was reduced. The caller must hold the lock; call `recover` first."""
     from penstock.spark.jobs.archives.compaction import compact
 
     def tell(old: list[ArchivedFile], new: ArchivedFile) -> None:
@@ -131,7 +131,7 @@ def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = F
 
 
 def starting_offsets(topics: dict[str, TopicMetadata], ends: Mapping[TopicPartition, int]) -> str:
-    """As the source takes them: where the archive ends."""
+    """The end of the archive, in the form of the source's option."""
     found: dict[str, dict[str, int]] = {}
     for tp in _partitions(topics):
         found.setdefault(tp.topic, {})[str(tp.partition)] = ends[tp]

@@ -1,7 +1,6 @@
-"""What a job asks a cluster before it starts: are the topics there, and may they be made.
+"""Checks of a cluster before a job starts: whether topics exist, and creating missing ones.
 
-`Brokers` are the `kafka.` options of a source or sink, kept as text since that is what Spark takes. Must not know:
-Spark.
+`Brokers` has the `kafka.` options of a source or sink as text, as Spark takes them. Must not know: Spark.
 """
 
 from __future__ import annotations
@@ -12,25 +11,30 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.spark import options, sink_options
+from penstock.model.new_topic import NewTopic
 from penstock.spark.jobs.errors import JobError, WrongJob
-from penstock.spark.known_options import SECURITY_PREFIXES
-from penstock.spark.options import cluster_options
+from penstock.spark.options.cluster import cluster_options
+from penstock.spark.options.known import SECURITY_PREFIXES
+from penstock.spark.sink import options as sink_options
+from penstock.spark.source import options as source_options
 from penstock.wire.apis import Api
-from penstock.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.create_topics import CreateTopicsResponse
+from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.errors import WireClientError, check
-from penstock.wire_client.requests.metadata import TopicMetadata
+from penstock.wire_client.requests.metadata import TopicMetadata, metadata_request
+from penstock.wire_client.requests.topics import create_topic_request
 
 R = TypeVar("R", bound=Message)
 
 TIMEOUT_S = 15.0
 
 # A file of client settings serves readers and writers, and each refuses what only the other knows.
-_OF_SOURCES = frozenset(("isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")) | options.WITHOUT_EFFECT
+_OF_SOURCES = (
+    frozenset(("isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")) | source_options.WITHOUT_EFFECT
+)
 _OF_SINKS = sink_options.SETTINGS | sink_options.WITHOUT_EFFECT
 
 
@@ -42,16 +46,16 @@ def _is_shared(name: str) -> bool:
 class Brokers:
     servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Client settings by their Kafka names: security and its kin."""
+    """Client settings by their Kafka names, such as security settings."""
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.settings if not _is_shared(name) and name not in (*_OF_SOURCES, *_OF_SINKS)]
         if unknown:
-            raise WrongJob(f"client setting {unknown[0]} is not known to the source or the sink: correct or drop it")
+            raise WrongJob(f"client setting {unknown[0]} is not known to the source or the sink: correct or remove it")
 
     @property
     def options(self) -> dict[str, str]:
-        """What a source and a sink have in common: how to reach the cluster."""
+        """The common options of source and sink: the connection to the cluster."""
         return self._options(frozenset())
 
     @property
@@ -67,17 +71,16 @@ class Brokers:
         return {f"kafka.{name}": value for name, value in {**named, "bootstrap.servers": self.servers}.items()}
 
     def cluster_id(self) -> str:
-        """By which a cluster is known whatever address leads to it; of one that has none, the addresses. Raises
-        JobError."""
+        """The cluster's id, whatever the address; the addresses for a cluster without an id. Raises JobError."""
         try:
-            answer = _ask_any(self, Api.METADATA, MetadataRequest(topics=[]), MetadataResponse)
+            answer = _ask_any(self, Api.METADATA, metadata_request(()), MetadataResponse)
         except WireClientError as error:
             raise self._unreachable(error) from error
         bootstrap = cluster_options(self.options).bootstrap
         return answer.cluster_id or ",".join(sorted({f"{host.lower()}:{port}" for host, port in bootstrap}))
 
     def _unreachable(self, error: WireClientError) -> JobError:
-        return JobError(f"no broker answers at {self.servers} ({error}): is it running, and is that its address?")
+        return JobError(f"no broker answers at {self.servers} ({error}): check that it runs, and the address")
 
     @contextmanager
     def cluster(self) -> Iterator[BlockingCluster]:
@@ -92,7 +95,7 @@ class Brokers:
 
 
 def existing_topics(brokers: Brokers, names: Iterable[str]) -> dict[str, TopicMetadata]:
-    """All of them. Raises WrongJob with the command that makes the first that is missing."""
+    """The metadata of all topics. Raises WrongJob with the command that creates the first missing topic."""
     wanted = list(dict.fromkeys(names))
     with brokers.cluster() as cluster:
         try:
@@ -109,20 +112,23 @@ def missing_topics(brokers: Brokers, missing: list[str], partitions: int | None 
     what = f"topic {missing[0]}" if len(missing) == 1 else f"topics {', '.join(missing)}"
     count = "" if partitions is None else f" --partitions {partitions}"
     return WrongJob(
-        f"{what} not found at {brokers.servers}. To make {'it' if len(missing) == 1 else 'the first'}: "
+        f"{what} not found at {brokers.servers}. Create {'it' if len(missing) == 1 else 'the first'}: "
         f"penstock topics create --name {missing[0]}{count} --bootstrap-server {brokers.servers}"
     )
 
 
 def create_missing(brokers: Brokers, wanted: Mapping[str, int]) -> list[str]:
-    """Topics by name and number of partitions; those that were made. Raises WrongJob for one with too few."""
+    """Creates missing topics, by name and number of partitions, and returns their names.
+
+    Raises WrongJob for a topic with too few partitions.
+    """
     with brokers.cluster() as cluster:
         found = cluster.topics(wanted)
     for name, info in found.items():
         if len(info.partitions) < wanted[name]:
             raise WrongJob(
                 f"topic {name} at {brokers.servers} has {len(info.partitions)} partitions, not {wanted[name]}. "
-                f"To add them: penstock topics alter --name {name} --partitions {wanted[name]} "
+                f"Add them: penstock topics alter --name {name} --partitions {wanted[name]} "
                 f"--bootstrap-server {brokers.servers}"
             )
     made = [name for name in wanted if name not in found]
@@ -132,17 +138,16 @@ def create_missing(brokers: Brokers, wanted: Mapping[str, int]) -> list[str]:
 
 
 def _create(brokers: Brokers, name: str, partitions: int) -> None:
-    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=-1)
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=round(TIMEOUT_S * 1000))
+    request = create_topic_request(NewTopic(name, partitions), round(TIMEOUT_S * 1000))
     answer = _ask_any(brokers, Api.CREATE_TOPICS, request, CreateTopicsResponse).topics[0]
     if answer.error_code != ErrorCode.TOPIC_ALREADY_EXISTS:
-        check(answer.error_code, f"topic {name} cannot be made: {answer.error_message or answer.error_code}")
+        check(answer.error_code, f"cannot create topic {name}: {answer.error_message or answer.error_code}")
 
 
 def _ask_any(brokers: Brokers, key: Api, request: Message, kind: type[R]) -> R:
-    """The first that answers. Raises WireClientError."""
+    """The answer of the first broker that answers. Raises WireClientError."""
     reach = cluster_options(brokers.options)
-    failure = WireClientError("no address of a broker was given")
+    failure = WireClientError("no broker address was given")
     for address in reach.bootstrap:
         try:
             with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:

@@ -1,8 +1,8 @@
-"""What can be wrong with a ready-made pipeline.
+"""The errors of ready-made pipelines.
 
 JobError                  it cannot run now: its state is in use by another process
-+-- WrongJob              it can never run as asked: arguments, topics that are not there. Exit code 2
-`-- JobFailed             it ran and ended with an error: why, in one sentence. Exit code 3
++-- WrongJob              it can never run as requested: wrong arguments, missing topics. Exit code 2
+`-- JobFailed             it ran and failed; the reason is one sentence. Exit code 3
 """
 
 from __future__ import annotations

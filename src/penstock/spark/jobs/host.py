@@ -1,4 +1,4 @@
-"""Spark for one job of the command line: a session whose output goes to a file, ended with the job."""
+"""Spark for one job of the command line: a session whose output goes to a file, and which ends with the job."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.spark.driver_log import output_to, trim_log
-from penstock.spark.session import session
+from penstock.spark.session.driver_log import output_to, trim_log
+from penstock.spark.session.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +24,7 @@ def spark_for(
     fast_start: bool = False,
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
-    """Whoever has a session already (a notebook, a test) keeps it."""
+    """An existing session (of a notebook or a test) is used and kept."""
     from pyspark.sql import SparkSession
 
     existing = SparkSession.getActiveSession()
@@ -34,7 +34,7 @@ def spark_for(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     trim_log(log_path)
     with output_to(log_path), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of PySpark, about versions of others
+        warnings.simplefilter("ignore")  # PySpark warns about versions of other packages
         spark = session(name, master, config=config, fast_start=fast_start)
     try:
         yield spark

@@ -1,8 +1,7 @@
-"""Mirror: topics to topics of another cluster, with keys, headers, timestamps, and in the same partitions.
+"""Mirror: copies topics to another cluster, with keys, headers, timestamps, and in the same partitions.
 
-A streaming query for each topic from one cluster to the other, with a state and a group of its own, so that it does
-not matter which topics are mirrored together. At least once: a batch that is run again after a crash is written again.
-The groups, on the source cluster, show how far they are.
+Each topic has a streaming query with its own state and group, so it does not matter which topics are mirrored together.
+At least once: a batch that is repeated after a crash is written again. The groups on the source cluster show the lag.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
-from penstock.spark.offsets import NO_TOPIC_ID
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.source.offsets import NO_TOPIC_ID
 from penstock.wire_client.requests.metadata import TopicMetadata
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class MirrorJob:
     checkpoint: Path | None = None
 
     def places(self, source_id: str, target_id: str) -> dict[str, JobPlace]:
-        """Of each topic. The ids are those of the clusters."""
+        """The place of each topic. The ids are the clusters' ids."""
         found = {}
         for topic in self.topics:
             into = self.renamed(topic)
@@ -53,7 +52,7 @@ class MirrorJob:
         return self.rename.replace(PLACEHOLDER, topic)
 
     def prepare(self) -> list[str]:
-        """Looks for the topics and makes those that are missing on the other side, whose names it returns.
+        """Checks the topics and creates missing ones in the target cluster. Returns the names of created topics.
 
         Raises WrongJob, JobError.
         """
@@ -64,7 +63,7 @@ class MirrorJob:
         return create_missing(self.target, {self.renamed(name): len(info.partitions) for name, info in found.items()})
 
     def _refuse_itself(self, found: dict[str, TopicMetadata]) -> None:
-        """Two addresses may lead to one cluster: what tells is the topic's id."""
+        """Compares topic ids: two addresses may lead to one cluster."""
         with self.target.cluster() as cluster:
             there = cluster.topics([self.renamed(name) for name in found])
         for name, info in found.items():
@@ -72,14 +71,14 @@ class MirrorJob:
             if same is not None and same.topic_id == info.topic_id != NO_TOPIC_ID:
                 raise WrongJob(
                     f"topic {name} of {self.source.servers} would be mirrored into itself: "
-                    f"{self.target.servers} is the same cluster: take --rename copy.{PLACEHOLDER}"
+                    f"{self.target.servers} is the same cluster: use --rename copy.{PLACEHOLDER}"
                 )
 
 
 def run_mirror(
     spark: SparkSession, job: MirrorJob, places: Mapping[str, JobPlace], stop: Stop, watch: Watcher
 ) -> JobProgress:
-    """For the holder of the locks of all places. Raises JobFailed."""
+    """The caller must hold the locks of all places. Raises JobFailed."""
     queries: dict[str, Any] = {}
     try:
         for topic, place in places.items():

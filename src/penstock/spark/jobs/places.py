@@ -1,14 +1,14 @@
-"""Where a job keeps what it must remember between runs: a directory of its own, found again by what it does.
+"""The directory of a job's state between runs, which is found by the job's identity.
 
 $XDG_STATE_HOME/penstock/jobs/<kind>-<digest of the identity>/     (~/.local/state/penstock/jobs/...)
-    checkpoint/     Spark's
-    job.json        the identity, and what the job writes to
-    spark.log       what Spark and its workers print
+    checkpoint/     Spark's checkpoint
+    job.json        the identity, and the targets of the job
+    spark.log       the output of Spark and its workers
     lock            held while the job runs
 
-The identity is what makes it this job and no other: clusters by their ids, not by the addresses that happen to lead
-there. A job whose arguments changed a little is another one, and would begin anew: all records would be sent again. So
-one that writes where another does already is refused, unless it is told to have a directory of its own.
+The identity distinguishes jobs: it has clusters by id, not by address. A job with slightly different arguments is
+another job and would begin again: all records would be sent again. So a job with the same target as another unfinished
+job is refused, unless the user gives it its own directory.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class JobPlace:
     kind: str
     identity: Mapping[str, object]
     targets: tuple[str, ...]
-    """What it writes to."""
+    """The targets of the job."""
     directory: Path
     is_chosen: bool
-    """By the user, who may have several jobs write to one target."""
+    """The user chose the directory, and may have several jobs with one target."""
 
     @classmethod
     def of(
         cls, kind: str, identity: Mapping[str, object], targets: tuple[str, ...], directory: Path | None = None
     ) -> JobPlace:
-        """`directory`: where the user wants it instead."""
+        """`directory`: the user's choice, if any."""
         found = directory or state_directory() / f"{kind}-{_digest(kind, identity)}"
         return cls(kind, identity, targets, found.absolute(), directory is not None)
 
     @property
     def group(self) -> str:
-        """The consumer group that shows how far the job is."""
+        """The consumer group that shows the job's progress."""
         return f"penstock-{self.kind}-{_digest(self.kind, self.identity)[:8]}"
 
     @property
@@ -71,8 +71,8 @@ class JobPlace:
         return JobLock(self.directory / "lock", f"{self.kind} job {self.directory}")
 
     def make(self, is_under_way: Callable[[Path], bool] = has_planned) -> None:
-        """Raises JobError when it cannot be, or belongs to another job; WrongJob when another that writes to the same
-        target is under way, which its directory tells."""
+        """Creates the directory. Raises JobError if that fails or it belongs to another job; WrongJob if another
+        unfinished job has the same target."""
         described = {"kind": self.kind, **self.identity, "targets": list(self.targets)}
         path = self.directory / DESCRIPTION
         if not path.exists() and not self.is_chosen:
@@ -83,9 +83,9 @@ class JobPlace:
                 path.write_text(json.dumps(described, indent=2), encoding="utf-8")
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise JobError(f"{self.directory} cannot keep the state of this job: {error}") from None
+            raise JobError(f"{self.directory} cannot hold the state of this job: {error}") from None
         if known != json.loads(json.dumps(described)):
-            raise JobError(f"{self.directory} is the checkpoint of another job ({path} says which): take another")
+            raise JobError(f"{self.directory} is the checkpoint of another job (see {path}): choose another")
 
     def _refuse_another(self, is_under_way: Callable[[Path], bool]) -> None:
         for path in sorted(self.directory.parent.glob(f"{self.kind}-*/{DESCRIPTION}")):
@@ -93,12 +93,12 @@ class JobPlace:
                 other = json.loads(path.read_text(encoding="utf-8"))
                 shared = [target for target in self.targets if target in other["targets"]]
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # half written: nothing was done with it yet
+                continue  # half written: not used yet
             if shared and is_under_way(path.parent):
                 raise WrongJob(
                     f"{shared[0]} is written by another {self.kind} job: {_differences(other, self.identity)}. Nothing "
-                    f"was done, since this one would begin anew. Call it as before to go on; give --checkpoint DIR to "
-                    f"have this one beside it, with a state of its own; or delete {path.parent} to give the other up"
+                    f"was done, since this job would begin again. Use the same arguments as before to resume; or give "
+                    f"--checkpoint DIR for a second job with its own state; or delete {path.parent} to drop the other"
                 )
 
 
@@ -117,7 +117,7 @@ def _digest(kind: str, identity: Mapping[str, object]) -> str:
 
 
 class JobLock(ProcessLock):
-    """Two runs of one job would do everything twice. Raises JobError when it runs already."""
+    """Prevents two runs of one job, which would do everything twice. Raises JobError if the job is running."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(path, lambda holder: JobError(f"{what} is in use by {holder}: wait for it, or end it"))

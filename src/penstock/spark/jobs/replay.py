@@ -1,11 +1,11 @@
-"""Replay: records of an archive or a topic into a topic, as they were, in order, at a chosen speed.
+"""Replay: sends the records of an archive or a topic to a topic, unchanged, in order, at a chosen speed.
 
-A replay goes in steps. Each is a range of offsets of every partition, written by one Spark job, a task for each
-partition; where it ended is noted before the next begins. So a replay that was interrupted goes on with the step it was
-in, whose records may then be there twice: at least once.
+A replay works in steps. Each is a range of offsets of every partition, written by one Spark job with a task for each
+partition. Its end is saved before the next step begins. So an interrupted replay resumes with its current step, whose
+records may then be written twice: at least once.
 
-Speed is that of the records' timestamps: with 10x a record that came 30 s after the first follows it after 3 s. Steps
-are as long as it takes to write one, at least `STEP_S`.
+The speed is relative to the records' timestamps: with 10x, a record that was written 30 s after the first one follows
+after 3 s. A step takes as long as its write, at least `STEP_S`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from penstock.spark.jobs.replay_sources import (
     first_time_ms,
 )
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, reason_of
-from penstock.spark.offsets import topic_id_text
+from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 STATE_FILE = "replay.json"
 STEP_S = 1.0
 STEP_OFFSETS = 2_000_000
-"""A crash repeats no more than these."""
+"""The largest number of records that a crash repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ class ReplayJob:
     to_topic: str
     directory: Path | None = None
     topic: str | None = None
-    """Of the archive, or with no directory the topic to read."""
+    """The topic of the archive, or without a directory the topic to read."""
     offsets: Mapping[int, OffsetRange] | None = None
     since_ms: int | None = None
     until_ms: int | None = None
     speed: float | None = None
-    """None: as fast as can be."""
+    """None: as fast as possible."""
     keep_partitions: bool = True
     checkpoint: Path | None = None
 
     def place(self, cluster_id: str, source: ReplaySource, target_id: str) -> JobPlace:
-        """Topics are those with these ids: into one that was created anew a replay begins anew. Speed is not part of
-        it: a replay may go on faster than it began."""
+        """The ids identify the topics: for a topic that was created again, a replay begins again. The speed is not part
+        of the identity: a replay may resume at another speed."""
         asked = None if self.offsets is None else {str(p): [r.start, r.end] for p, r in sorted(self.offsets.items())}
         identity = {
             "cluster": cluster_id,
@@ -85,7 +85,7 @@ class ReplayJob:
             return ArchiveSource(Archive(self.directory.absolute()), self.topic)
         assert self.topic is not None
         if self.topic == self.to_topic:
-            raise WrongJob(f"topic {self.topic} would be replayed into itself: take another with --to")
+            raise WrongJob(f"topic {self.topic} would be replayed into itself: choose another with --to")
         found = existing_topics(self.brokers, [self.topic])[self.topic]
         return TopicSource(cluster, self.brokers.source_options, found)
 
@@ -100,20 +100,20 @@ class ReplayJob:
         count = len(found[self.to_topic].partitions)
         if self.keep_partitions and count < needed:
             raise WrongJob(
-                f"topic {self.to_topic} has {count} partitions and the records come from {needed}: give it as many "
-                f"(penstock topics alter --name {self.to_topic} --partitions {needed}), or take --partitions hash"
+                f"topic {self.to_topic} has {count} partitions, but the records come from {needed}: add partitions "
+                f"(penstock topics alter --name {self.to_topic} --partitions {needed}), or use --partitions hash"
             )
         return topic_id_text(found[self.to_topic].topic_id)
 
 
 @dataclass(slots=True)
 class ReplayState:
-    """How far a replay came. `positions` and `ends` by partition; what lies between is still to be sent."""
+    """The progress of a replay. Records between `positions` and `ends` of each partition are still to be sent."""
 
     positions: Offsets
     ends: Offsets
     sent: int = 0
-    """Records, in all runs."""
+    """Records sent in all runs."""
     path: Path | None = field(default=None, repr=False)
 
     @property
@@ -126,7 +126,7 @@ class ReplayState:
 
     @classmethod
     def load(cls, path: Path) -> ReplayState | None:
-        """None: nothing was begun."""
+        """None if no replay has begun."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             positions, ends = ({int(p): int(at) for p, at in found[name].items()} for name in ("positions", "ends"))
@@ -134,9 +134,7 @@ class ReplayState:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise WrongJob(
-                f"{path} does not say how far the replay came ({error!r}): begin anew with --restart"
-            ) from None
+            raise WrongJob(f"{path} has no readable progress ({error!r}): start again with --restart") from None
 
     def save(self) -> None:
         if self.path is None:
@@ -150,7 +148,7 @@ class ReplayState:
 
 
 def is_unfinished(directory: Path) -> bool:
-    """Whether a replay with this state has something left to send."""
+    """Whether the replay with this state has records left to send."""
     try:
         state = ReplayState.load(directory / STATE_FILE)
     except WrongJob:
@@ -159,8 +157,8 @@ def is_unfinished(directory: Path) -> bool:
 
 
 def begin(job: ReplayJob, place: JobPlace, source: ReplaySource, *, restart: bool = False) -> tuple[ReplayState, bool]:
-    """The state to go on from, and whether an earlier run began it. One that was finished is done, and stays so: only
-    `restart` sends records again."""
+    """The state to resume from, and whether an earlier run began it. A finished replay stays finished: only `restart`
+    sends records again."""
     path = place.directory / STATE_FILE
     known = None if restart else ReplayState.load(path)
     if known is not None and (known.sent or not known.is_done):
@@ -172,7 +170,7 @@ def begin(job: ReplayJob, place: JobPlace, source: ReplaySource, *, restart: boo
 
 
 class Pace:
-    """Which time of the records it is now. `first_ms` is when it begins."""
+    """Converts the clock to the present time of the records. `first_ms` is their first timestamp."""
 
     def __init__(self, speed: float, first_ms: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._speed = speed
@@ -185,7 +183,7 @@ class Pace:
 
 
 def next_step(positions: Offsets, ends: Offsets, limit: int = STEP_OFFSETS) -> Offsets:
-    """Where a step ends that goes towards `ends`. Partitions that do not move are left out."""
+    """The end of the next step towards `ends`. Partitions that do not move are left out."""
     moving = {partition: end for partition, end in ends.items() if end > positions[partition]}
     share = max(1, limit // max(1, len(moving)))
     return {partition: min(end, positions[partition] + share) for partition, end in moving.items()}
@@ -194,7 +192,7 @@ def next_step(positions: Offsets, ends: Offsets, limit: int = STEP_OFFSETS) -> O
 def run_replay(
     spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
 ) -> JobProgress:
-    """Raises JobFailed. `state` says how far it came, however this ends."""
+    """Raises JobFailed. `state` has the progress in any case."""
     with in_pieces_of(spark, rows_for(source.record_bytes())):
         return _run(spark, job, source, state, stop, watch)
 
@@ -240,7 +238,7 @@ def _pace(spark: SparkSession, job: ReplayJob, source: ReplaySource, state: Repl
 
 
 def _send(spark: SparkSession, job: ReplayJob, source: ReplaySource, starts: Offsets, ends: Offsets) -> int:
-    """The number of records. Raises JobFailed."""
+    """Sends a range, and returns the number of records. Raises JobFailed."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 

@@ -1,7 +1,7 @@
-"""Where a replay takes its records from: an archive, or a topic itself. Both are ranges of offsets by partition.
+"""The sources of a replay: an archive or a topic. Both are ranges of offsets by partition.
 
-Times are found by place: `positions_at(t)` is, for each partition, the first record that is not older than t. What
-comes later in the log counts as later, whatever its clock said, so order by offset and order by time never conflict.
+Times are positions: `positions_at(t)` is the first record of each partition that is not older than t. Later records of
+the log count as later, whatever their timestamps, so the orders by offset and by time never conflict.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.pieces import record_bytes
-from penstock.spark.offsets import topic_id_text
+from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.metadata import TopicMetadata
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST = -1, -2
 HEAD_OFFSETS = 1000
-"""In which the first record of a partition is looked for; there may be holes."""
+"""The range in which the first record of a partition is searched; there may be holes."""
 
 SETTLED_WITHIN_S = 5.0
 
 Offsets = dict[int, int]
-"""By partition."""
+"""Offsets by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """from `start` up to but without `end`, None: as far as there is."""
+    """From `start` up to `end`, which is excluded. None means the end of the source."""
 
     start: int | None = None
     end: int | None = None
@@ -49,19 +49,19 @@ class ReplaySource(Protocol):
     def topic_id(self) -> str: ...
 
     def edges(self) -> tuple[Offsets, Offsets]:
-        """The first offset of each partition, and the one after its last."""
+        """The first and the end offset of each partition."""
         ...
 
     def positions_at(self, time_ms: int) -> Offsets:
-        """Partitions with nothing as young as that are at their end. Cheap while times grow from call to call."""
+        """Partitions with only older records are at their end. Cheap while times grow from call to call."""
         ...
 
     def record_bytes(self) -> float:
-        """About as large are the largest of them, compressed."""
+        """The approximate size of the largest records, compressed."""
         ...
 
     def frame(self, spark: SparkSession, starts: Offsets, ends: Offsets) -> DataFrame:
-        """Rows of each partition in one task, in order."""
+        """The rows of each partition in one task, in order."""
         ...
 
 
@@ -104,15 +104,13 @@ class TopicSource:
 
 class ArchiveSource:
     def __init__(self, archive: Archive, topic: str | None) -> None:
-        """`topic` may be None when the archive has one. Raises WrongJob."""
+        """`topic` may be None if the archive has only one. Raises WrongJob."""
         if not archive.exists:
-            raise WrongJob(f"{archive.directory} is no archive: `penstock pipeline archive` makes one")
+            raise WrongJob(f"{archive.directory} is not an archive: `penstock pipeline archive` creates one")
         manifest = _settled(archive)
         topics = sorted({file.topic for file in manifest.files})
         if topic is None and len(topics) != 1:
-            raise WrongJob(
-                f"archive {archive.directory} has {', '.join(topics) or 'no records'}: say which with --topic"
-            )
+            raise WrongJob(f"archive {archive.directory} has {', '.join(topics) or 'no records'}: choose with --topic")
         self.topic = topic or topics[0]
         if self.topic not in topics:
             raise WrongJob(f"archive {archive.directory} has no topic {self.topic}, only {', '.join(topics) or 'none'}")
@@ -136,7 +134,7 @@ class ArchiveSource:
 
         _, ends = self.edges()
         if self._asked_ms is not None and time_ms < self._asked_ms:
-            self._timelines.clear()  # they know the way forward only
+            self._timelines.clear()  # timelines only move forward
         self._asked_ms = time_ms
         for partition, files in self._files.items():
             if partition not in self._timelines:
@@ -163,19 +161,19 @@ class ArchiveSource:
 
 
 def _settled(archive: Archive) -> Manifest:
-    """With no merge under way: whoever is at it is done in a moment, and what a crash left is finished here."""
+    """The manifest without a merge under way. Waits for another process's merge, or finishes one after a crash."""
     deadline = time.monotonic() + SETTLED_WITHIN_S
     while (found := archive.load()).swap is not None and time.monotonic() < deadline:
         try:
             with archive.lock():
                 archive.recover()
         except JobError:
-            time.sleep(0.05)  # in use, so somebody is at it
+            time.sleep(0.05)  # another process has the lock
     return found
 
 
 class Timeline:
-    """Offsets and times of one partition, in order, read as far as they were asked for."""
+    """Offsets and times of one partition, in order, read only as far as needed."""
 
     def __init__(self, batches: Iterator[Any], end: int) -> None:
         self._batches = batches
@@ -202,7 +200,7 @@ class Timeline:
 def chosen_range(
     source: ReplaySource, offsets: Mapping[int, OffsetRange] | None, since_ms: int | None, until_ms: int | None
 ) -> tuple[Offsets, Offsets]:
-    """What of the source is asked for, within what there is. Raises WrongJob."""
+    """The requested range of the source, within its bounds. Raises WrongJob."""
     first, last = source.edges()
     starts, ends = dict(first), dict(last)
     if since_ms is not None:
@@ -216,7 +214,7 @@ def chosen_range(
         for partition, start in starts.items():
             if start < first[partition] or ends[partition] > last[partition]:
                 raise WrongJob(
-                    f"--offsets asks for {start} to {ends[partition]} of partition {partition}, which has "
+                    f"--offsets wants {start} to {ends[partition]} of partition {partition}, which has "
                     f"{first[partition]} to {last[partition]}"
                 )
     return starts, {partition: max(end, starts[partition]) for partition, end in ends.items()}
@@ -225,7 +223,7 @@ def chosen_range(
 def _refuse_unknown(offsets: Mapping[int, OffsetRange], there: Sequence[int]) -> None:
     for partition in offsets:
         if partition not in there:
-            raise WrongJob(f"--offsets names partition {partition}: there are {', '.join(map(str, there))}")
+            raise WrongJob(f"--offsets has partition {partition}; the partitions are {', '.join(map(str, there))}")
 
 
 def _or(given: int | None, default: int) -> int:
@@ -233,7 +231,7 @@ def _or(given: int | None, default: int) -> int:
 
 
 def first_time_ms(source: ReplaySource, spark: SparkSession, starts: Offsets, ends: Offsets) -> int | None:
-    """Of the records where each partition begins, the oldest. None: there are none."""
+    """The oldest timestamp of the partitions' first records. None if there are no records."""
     from pyspark.sql import functions as f
 
     head = {partition: min(ends[partition], start + HEAD_OFFSETS) for partition, start in starts.items()}

@@ -1,8 +1,7 @@
-"""A streaming query of a job, watched until it ends: progress told, a wish to stop granted, an error in one sentence.
+"""Runs the streaming queries of a job: reports progress, handles requests to stop, and gives errors in one sentence.
 
-`Stop` is set by signals. A query that is asked to stop ends after the micro-batch under way, so that as little as
-possible is done again by the next run; asked twice, or after a grace, it ends at once. Must not know: terminals, what
-the query does.
+Signals set `Stop`. A query then ends after its current micro-batch, so that the next run repeats as little as possible;
+after a second request or a grace period it ends at once. Must not know: terminals, what the query does.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.model.errors import ConfigError
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.errors import JobFailed
-from penstock.spark.offsets import SourceOffset
 from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.source.offsets import SourceOffset
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -37,17 +36,17 @@ _CALLED = "Py4JJavaError: An error occurred while calling"
 
 @dataclass(slots=True)
 class JobProgress:
-    """Of a run so far."""
+    """The progress of a run so far."""
 
     rows: int = 0
     seconds: float = 0.0
     rate: float = 0.0
-    """Rows a second since it was last told."""
+    """Rows per second since the last report."""
     lag: int | None = None
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the query observes, summed up."""
+    """The sums of the query's observed metrics."""
 
     @property
     def rows_per_s(self) -> float:
@@ -58,7 +57,7 @@ Watcher = Callable[[JobProgress], None]
 
 
 class Stop:
-    """Whether somebody wants the job to end, and whether at once."""
+    """A request to end the job, perhaps at once."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -77,20 +76,24 @@ class Stop:
         return self._count > 1
 
     def wait(self, seconds: float) -> bool:
-        """True: asked. Returns when the time is over, or at once when somebody asks."""
+        """Waits for a request. Returns True at once when there is one, or False after the time."""
         return self._asked.wait(seconds)
 
 
 @contextmanager
 def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM. Only from the main thread, and after Spark was started: Spark sets a handler, too."""
+    """Handles SIGINT and SIGTERM. Only in the main thread, and after Spark was started: Spark sets a handler, too."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.ask()
-        say("Stopping at once." if stop.is_urgent else "Stopping after what is under way (once more: at once).")
+        say(
+            "Stopping at once."
+            if stop.is_urgent
+            else "Stopping after the current batch. Interrupt again to stop at once."
+        )
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -103,8 +106,8 @@ def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]
 def run_queries(
     queries: Mapping[str, StreamingQuery], counted: Iterable[str], meter: LagMeter, stop: Stop, watch: Watcher
 ) -> JobProgress:
-    """Until all have ended, or `stop`. Progress is that of the queries `counted`, together. Raises JobFailed; nothing
-    runs then."""
+    """Runs until all queries have ended, or `stop`. The progress is the sum over the queries `counted`. After a
+    failure of one it stops all and raises JobFailed."""
     progress = JobProgress()
     unseen = JobProgress()
     counts = set(counted)
@@ -142,7 +145,7 @@ def run_queries(
 
 
 def _stop(followers: list[_Follower], stop: Stop) -> None:
-    """Each query after its batch under way."""
+    """Stops each query after its current batch."""
     deadline = time.monotonic() + STOP_GRACE_S
     for follower in followers:
         follower.look()
@@ -161,7 +164,7 @@ def _stop(followers: list[_Follower], stop: Stop) -> None:
 
 
 class _Follower:
-    """Adds up the progress reports of one query; Spark keeps the last hundred."""
+    """Sums the progress reports of one query; Spark keeps the last hundred."""
 
     def __init__(self, query: StreamingQuery, progress: JobProgress) -> None:
         self.query = query
@@ -171,7 +174,7 @@ class _Follower:
 
     def look(self) -> None:
         for report in self.query.recentProgress:
-            # An idle query reports too, under the number of the batch that is to come.
+            # An idle query also reports, with the number of the next batch.
             number = (int(report["batchId"]), str(report["timestamp"]))
             if number <= self._seen:
                 continue
@@ -190,13 +193,13 @@ class _Follower:
 
 
 def topic_offset_of(offset: object) -> SourceOffset | None:
-    """Of a source of topics, as a report of progress has it; None for any other."""
+    """The offset of a source of topics in a progress report; None for any other source."""
     found = json.loads(offset) if isinstance(offset, str) else offset
     return SourceOffset.from_json(found) if isinstance(found, dict) and "topics" in found else None
 
 
 def reason_of(error: str) -> str:
-    """In one sentence. What a function of `foreachBatch` called in the JVM has Java's reason behind Python's."""
+    """The reason in one sentence. A call into the JVM from `foreachBatch` has Java's reason after Python's."""
     _, marker, behind = error.partition(_CALLED)
     _, colon, java = behind.partition("\n: ")
     return cause_of(_JAVA_CLASS.sub("", java) if marker and colon else error)
@@ -209,7 +212,7 @@ def _raise_failure(name: str, query: StreamingQuery) -> None:
 
 
 def check_started(error: Exception) -> Exception:
-    """What Spark raised when a query was to start, as an error of ours."""
+    """Translates Spark's error at the start of a query to ours."""
     if isinstance(error, ConfigError):
         return error
     return JobFailed(f"Spark could not start the query: {reason_of(str(error))}")

@@ -1,13 +1,13 @@
-"""What Spark left on disk of a pipeline: which flows there are, how far each has read, and which table it reads.
+"""Spark's checkpoints of a pipeline on disk: the flows, their positions, and the tables that they read.
 
     _checkpoints/<catalog>/<database>/<table>/<flow>/<n>/    a flow into a table
     _checkpoints/<sink>/<flow>/<n>/                          a flow into a sink
         metadata                                             the query's id
-        offsets/<batch>, commits/<batch>                     planned, and done
-        sources/<i>/<batch>                                  files that a source of files has taken
+        offsets/<batch>, commits/<batch>                     planned and finished batches
+        sources/<i>/<batch>                                  files that a file source has read
 
-A full refresh begins the next <n>; the highest is the one in use. Only reads, and needs no Spark: also while a run is
-under way, so that a file that is gone or half written is a file that is not there.
+A full refresh begins the next <n>; the highest is in use. This module only reads, and needs no Spark. It also works
+during a run, so a file that is missing or half written counts as absent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import SourceOffset
+from penstock.spark.source.offsets import SourceOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class FlowCheckpoint:
     target: tuple[str, ...]
     """(catalog, database, table) or (sink,)."""
     directory: Path
-    """Of all its numbers."""
+    """The directory of all its numbers."""
 
     @property
     def is_table(self) -> bool:
@@ -39,11 +39,11 @@ class FlowCheckpoint:
         return max((path for path in self.directory.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
 
     def last_batch(self) -> int | None:
-        """The last one that is done."""
+        """The last finished batch."""
         return max(_numbers(self.current / "commits"), default=None)
 
     def source_offsets(self) -> list[SourceOffset]:
-        """Where each source of topics is after the last batch that is done; sources of other kinds are left out.
+        """The offset of each source of topics after the last finished batch. Other kinds of sources are left out.
 
         Raises UnreadableOffset.
         """
@@ -53,7 +53,7 @@ class FlowCheckpoint:
         return list(_source_offsets(self.current / "offsets" / str(batch)))
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Of all its topics together; a partition that two sources read counts where it is further behind."""
+        """The positions in all its topics. If two sources read a partition, the one further behind counts."""
         merged: dict[TopicPartition, int] = {}
         for offset in self.source_offsets():
             for tp, position in offset.positions.items():
@@ -61,14 +61,14 @@ class FlowCheckpoint:
         return merged
 
     def topic_ids(self) -> dict[str, bytes]:
-        """Of the topics it has read, by their names."""
+        """The ids of the topics that it has read, by name."""
         return {topic: topic_id for offset in self.source_offsets() for topic, topic_id in offset.topic_ids.items()}
 
     def groups(self) -> list[str]:
         return [offset.group for offset in self.source_offsets()]
 
     def reads(self, table_directory: Path) -> bool:
-        """Whether files of this directory have been taken by one of its sources."""
+        """Whether one of its sources has read files of this directory."""
         wanted = table_directory.resolve()
         return any(wanted in path.resolve().parents for path in self._taken_files())
 
@@ -81,7 +81,7 @@ class FlowCheckpoint:
 
 
 def flow_checkpoints(root: Path) -> list[FlowCheckpoint]:
-    """All of them under `_checkpoints`, by target and flow."""
+    """All checkpoints under `_checkpoints`, sorted by target and flow."""
     found = {path.parent.parent for path in root.glob("**/metadata") if path.parent.name.isdigit()}
     return [
         FlowCheckpoint(directory.name, directory.relative_to(root).parts[:-1], directory)
@@ -100,7 +100,7 @@ def _numbers(directory: Path) -> Iterator[int]:
 def _source_offsets(log: Path) -> Iterator[SourceOffset]:
     for line in _lines(log):
         entry = _json(line)
-        if entry is not None and "topics" in entry:  # else Spark's own, or the offset of another kind of source
+        if entry is not None and "topics" in entry:  # otherwise an entry of Spark's own, or of another kind of source
             yield SourceOffset.from_json(entry)
 
 

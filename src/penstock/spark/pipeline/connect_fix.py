@@ -1,9 +1,9 @@
-"""Spark 4.3.0 ends a pipeline run that succeeded with an error when a Python source or sink took part (SPARK-59135).
+"""A workaround for SPARK-59135: Spark 4.3.0 ends a successful pipeline run with a Python source or sink with an error.
 
-Workers send accumulators home as observed metrics. `SparkConnectClient.execute_command_as_iterator` yields the
-dictionaries among the answers of a command and takes anything else for an unknown response; upstream it now leaves
-metrics out. Until that is released the method is replaced by one that does the same. A version that has the fix is left
-alone, and tests/unit/spark/pipeline/test_connect_fix.py fails when the oldest supported one does: then this can go.
+Workers return accumulators as observed metrics. `SparkConnectClient.execute_command_as_iterator` yields dictionaries
+among the answers of a command and takes anything else for an unknown response; a later Spark leaves metrics out. Until
+that is released, the method is replaced by one that does the same. A version with the fix is left alone, and
+tests/unit/spark/pipeline/test_connect_fix.py fails when the oldest supported version has it: then this module can go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def needs_fix() -> bool:
 
 
 def apply_fix() -> None:
-    """Once is enough; a second time does nothing."""
+    """Applies the fix once; further calls do nothing."""
     from pyspark.sql.connect.client import SparkConnectClient
 
     if needs_fix():

@@ -1,11 +1,11 @@
-"""A running Spark for one project: the JVM, Spark Connect in it, and a session of the pipeline's own.
+"""A running Spark for one project: the JVM with Spark Connect, and the pipeline's session.
 
-Spark's pipelines are spoken to by Spark Connect. The server is a plugin of an ordinary session that this process
-starts, so there is one JVM, with the settings of `penstock.spark.session`. It listens on a free port of the loopback
-and wants a token. What the JVM and its workers print goes to a file of the project, not to the terminal.
+Spark's pipelines are controlled by Spark Connect. The server is a plugin of an ordinary session that this process
+starts, so there is one JVM, with the settings of `penstock.spark.session`. It listens on a free loopback port and
+requires a token. The output of the JVM and its workers goes to a file of the project, not to the terminal.
 
-Static settings (catalog, warehouse) can be given only here, when the JVM starts: a flow that set them would fail.
-Invariant: one engine a process, as there is one JVM a process; after `close` the environment is as it was.
+Static settings (catalog, warehouse) can be set only here, when the JVM starts: a flow that set them would fail.
+Invariant: one engine per process, because there is one JVM per process. `close` restores the environment.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.model.errors import PenstockError
-from penstock.spark.driver_log import output_to, trim_log
 from penstock.spark.pipeline.connect_fix import apply_fix
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
-from penstock.spark.session import session
+from penstock.spark.session.driver_log import output_to, trim_log
+from penstock.spark.session.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ _DETAILS = "# Detailed Table Information"
 _IDLE_TALK = re.compile(r"\s+at |\s*\.\.\. \d+ more|\S+ \S+ (?:INFO|WARN|DEBUG) |WARNING: |Using Spark's default log4j")
 _LAST_WORDS_BYTES = 64 << 10
 _POLLING = "spark.sql.pipelines.execution.streamstate.pollingInterval"
-# Retries are decided by the runner, which knows what is hopeless; Spark would try everything three times in 25 s.
+# The runner decides on retries, because it knows permanent errors; Spark would try everything three times in 25 s.
 _RUNTIME = {
     "spark.sql.pipelines.maxFlowRetryAttempts": "0",
     _POLLING: "1",
@@ -51,8 +51,8 @@ _RUNTIME = {
 
 
 class PipelineEngine:
-    """`persistent` keeps the tables' catalog in the project, which one process at a time can have open; without it
-    the catalog is empty at first and forgotten at the end: enough to check definitions, and seconds faster."""
+    """`persistent` keeps the tables' catalog in the project, where one process at a time can open it. Without it the
+    catalog is temporary, which is enough to check definitions and seconds faster."""
 
     def __init__(
         self, project: PipelineProject, *, master: str | None = None, fast_start: bool = False, persistent: bool = True
@@ -79,7 +79,7 @@ class PipelineEngine:
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
             with output_to(self.project.log_path), _interrupt_kept(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of PySpark, about versions of others
+                warnings.simplefilter("ignore")  # PySpark warns about versions of other packages
                 self._host = session(
                     f"pipeline {self.project.name}", self._master, config=self._static(), fast_start=self._fast_start
                 )
@@ -97,13 +97,13 @@ class PipelineEngine:
 
     @property
     def session(self) -> Any:
-        """Spark Connect's session, in which definitions are read and runs take place."""
+        """Spark Connect's session, for reading definitions and for runs."""
         if self._session is None:
             raise PipelineError("Spark is not running")
         return self._session
 
     def graph_settings(self) -> dict[str, str]:
-        """The part of the project's configuration that flows may have: no static settings."""
+        """The project's configuration for flows, without static settings."""
         return {
             name: value
             for name, value in self.project.configuration.items()
@@ -111,7 +111,7 @@ class PipelineEngine:
         }
 
     def table_location(self, table: Sequence[str]) -> str | None:
-        """What the catalog says of (catalog, database, table); None when it has no such table, or files of it."""
+        """The catalog's location of (catalog, database, table); None if it has no such table or no files of it."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -119,10 +119,10 @@ class PipelineEngine:
         try:
             rows = cast(Any, self._host)._jsparkSession.sql(f"DESCRIBE TABLE EXTENDED {name}").collectAsList()
             told = [(row.getString(0), row.getString(1)) for row in rows]
-        except (PySparkException, Py4JError, OSError):  # the last two: the JVM is gone, and the run will say so
+        except (PySparkException, Py4JError, OSError):  # the last two: the JVM is gone, which the run reports
             return None
         names = [key for key, _ in told]
-        details = told[names.index(_DETAILS) :] if _DETAILS in names else []  # before it are columns, of any name
+        details = told[names.index(_DETAILS) :] if _DETAILS in names else []  # columns with any names come before it
         return next((value for key, value in details if key == "Location"), None)
 
     @property
@@ -136,18 +136,18 @@ class PipelineEngine:
             return False
 
     def poll_without_pause(self) -> None:
-        """From now on Spark looks for flows that have ended all the time, instead of once a second. That keeps a core
-        busy during a run: it pays when everything is warm and a run takes a few seconds, not when the JVM starts."""
+        """Makes Spark check for ended flows all the time instead of once a second. That keeps a core busy during a run:
+        it pays in a warm Spark with runs of a few seconds, not when the JVM starts."""
         from pyspark.errors import PySparkException
 
         try:
             self.session.conf.set(_POLLING, "0")
-        except PySparkException as error:  # the JVM died after the run; the next one notices and starts it anew
+        except PySparkException as error:  # the JVM died after the run; the next run notices and restarts it
             with self.quiet():
                 print(f"{_POLLING} could not be set: {error}")
 
     def renew_session(self) -> None:
-        """After the server forgot the old one, or something in it broke. Python workers start anew with it."""
+        """Opens a new session, after the server dropped the old one or it broke. Python workers restart with it."""
         with self.quiet():
             self._release()
             try:
@@ -156,12 +156,12 @@ class PipelineEngine:
                 raise self._not_started(error) from error
 
     def restart(self) -> None:
-        """A new JVM, in the place of this one or of one that died. Raises PipelineError when it does not start."""
+        """Replaces the JVM, which may have died. Raises PipelineError if the new one does not start."""
         self.close()
         self.start()
 
     def trim_log(self) -> None:
-        """A pipeline that is served for months must not fill the disk with what Spark has to say."""
+        """Bounds the log, so that a pipeline that is served for months does not fill the disk."""
         trim_log(self.project.log_path)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class PipelineEngine:
     # -- how it is started --------------------------------------------------------------
 
     def _check_place(self) -> None:
-        """The catalog holds absolute paths: in a project that was copied it would lead to the tables of the first."""
+        """Refuses a moved or copied project: the catalog's absolute paths would lead to the original's tables."""
         place = self.project.state / "root"
         here = str(self.project.root.resolve())
         self.project.state.mkdir(parents=True, exist_ok=True)
@@ -201,13 +201,13 @@ class PipelineEngine:
             return
         if self.project.reset_path.exists():
             raise PipelineError(
-                "a reset of this project was begun and not finished, and a run on what it left would lose rows: "
+                "a reset of this project is not finished, and a run now would lose rows: "
                 "finish it with `penstock pipeline reset`"
             )
         if self.project.metastore.exists() and place.exists() and place.read_text(encoding="utf-8") != here:
             raise PipelineError(
                 f"this project has run as {place.read_text(encoding='utf-8')} before, and its tables are recorded "
-                "there: move it back, or forget them here with `penstock pipeline reset`"
+                "there: move it back, or reset it here with `penstock pipeline reset`"
             )
         place.write_text(here, encoding="utf-8")
 
@@ -216,7 +216,7 @@ class PipelineEngine:
         return self.project.state / "scratch" / str(os.getpid())
 
     def _clear_scratch(self) -> None:
-        """What processes that were killed left behind; one that checks definitions may be at work meanwhile."""
+        """Removes leftovers of killed processes. A process that checks definitions may be running meanwhile."""
         for left in self._scratch.parent.glob("[0-9]*"):
             if not Path("/proc", left.name).exists():
                 shutil.rmtree(left, ignore_errors=True)
@@ -229,8 +229,8 @@ class PipelineEngine:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",
             "spark.connect.session.manager.defaultSessionTimeout": "-1",  # or an idle pipeline loses its session
-            # With isolation every query of every run has Python processes of its own, which start anew each time: half
-            # the cost of a run. There is nobody here to be isolated from.
+            # With isolation every query of every run starts its own Python processes, which is half the cost of a run.
+            # There are no other users to isolate.
             "spark.sql.artifact.isolation.enabled": "false",
             "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
             "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),
@@ -245,10 +245,10 @@ class PipelineEngine:
                 "spark.hadoop.javax.jdo.option.ConnectionURL": (
                     f"jdbc:derby:;databaseName={project.metastore};create=true"
                 ),
-                # By default /tmp/hive, which belongs to the first user of the machine who came by.
+                # The default is /tmp/hive, which belongs to the machine's first user of it.
                 "spark.hadoop.hive.exec.scratchdir": str(self._scratch / "hive"),
                 "spark.hadoop.hive.exec.local.scratchdir": str(self._scratch / "hive-local"),
-                # By default a directory of each run's own in /tmp, which stays there.
+                # The default is a new directory in /tmp for each run, which is never deleted.
                 "spark.hadoop.hive.downloaded.resources.dir": str(self._scratch / "hive-resources"),
                 "spark.driver.extraJavaOptions": f"{derby_log} {options}".strip(),
             }
@@ -260,10 +260,10 @@ class PipelineEngine:
 
         apply_fix()
         port = _connect_port(self._host)
-        # Definitions call functions such as pyspark.sql.functions.col: this tells those whose columns to make.
+        # Functions such as pyspark.sql.functions.col must make Spark Connect's columns in definitions.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         self._session = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
-        # It is in a JVM of this machine: one that is silent for seconds is gone. By default that takes ten minutes.
+        # A local JVM that is silent for seconds is gone. The default timeout is ten minutes.
         self._session.client.set_retry_policies([DefaultPolicy(max_retries=4, max_backoff=1000)])
         for name, value in {**_RUNTIME, **self.graph_settings()}.items():
             self._session.conf.set(name, value)
@@ -286,7 +286,7 @@ class PipelineEngine:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Whatever this process prints meanwhile goes to the log, too: PySpark prints and warns as it likes."""
+        """Sends the output of this process to the log meanwhile, because PySpark prints and warns freely."""
         with self.project.log_path.open("a", encoding="utf-8", buffering=1) as log, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             out, err = sys.stdout, sys.stderr
@@ -298,8 +298,8 @@ class PipelineEngine:
 
 
 class LinesToLog(logging.Handler):
-    """What libraries here log goes to Spark's log. Py4J logs a traceback with the root logger when the JVM has died,
-    and without a handler that lands on the terminal."""
+    """Sends the log records of libraries to Spark's log. When the JVM has died, Py4J logs a traceback with the root
+    logger, which would go to the terminal."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -311,7 +311,7 @@ class LinesToLog(logging.Handler):
 
 
 def last_words(log_path: Path, start: int) -> str:
-    """The last line after `start` that says something: no frame of a stack, and nothing that is no error."""
+    """The last error line after `start`, without stack frames and other output."""
     with log_path.open("rb") as log:
         log.seek(max(start, log_path.stat().st_size - _LAST_WORDS_BYTES))
         lines = log.read().decode(errors="replace").splitlines()
@@ -320,7 +320,7 @@ def last_words(log_path: Path, start: int) -> str:
 
 @contextmanager
 def _interrupt_kept() -> Iterator[None]:
-    """A SparkContext that starts sets a handler for SIGINT, which raises; one that somebody set before is put back."""
+    """Restores the handler of SIGINT: a starting SparkContext sets its own, which raises."""
     before = signal.getsignal(signal.SIGINT)
     yield
     is_own = before not in (signal.default_int_handler, signal.SIG_DFL, None)
@@ -333,12 +333,12 @@ def _jvm(host: SparkSession | None) -> Any:
 
 
 def _forget_jvm(host: SparkSession) -> None:
-    """PySpark takes the JVM it has for the only one there will ever be, also when that has died."""
+    """Makes PySpark drop its JVM: it would use the same one for ever, even after that has died."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
     context = cast(Any, host.sparkContext)
-    context._jsc = None  # there is nobody to be told
+    context._jsc = None  # there is no JVM to notify
     context.stop()
     with SparkContext._lock:
         gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None

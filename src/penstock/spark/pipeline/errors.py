@@ -1,10 +1,10 @@
-"""What can be wrong with a pipeline.
+"""The errors of pipelines.
 
-PipelineError             the run cannot be: a lock, a directory, a setting
+PipelineError             the run is not possible: a lock, a directory, a setting
 +-- ProjectBusy           another process runs this project
-+-- DefinitionError       a file of the project says something that can never run: which, where and what
-+-- FlowFailed            a flow ended with an error: which and why
-`-- SparkFailed           a run ended with an error that is no flow's
++-- DefinitionError       a file of the project can never run; with file, line and reason
++-- FlowFailed            a flow failed; with its name and the cause
+`-- SparkFailed           a run failed, but none of its flows
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ProjectBusy(PipelineError):
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing wrong in the definitions. What is not known is empty or 0."""
+    """One error in the definitions. Unknown fields are empty or 0."""
 
     what: str
     file: str = ""
@@ -45,7 +45,7 @@ class DefinitionError(PipelineError):
 
 
 class FlowFailed(PipelineError):
-    """`flows`: their names and the causes. `is_transient`: the same may succeed when it is tried again."""
+    """`flows`: names and causes. `is_transient`: a retry may succeed."""
 
     def __init__(self, flows: Sequence[tuple[str, str]], is_transient: bool) -> None:
         super().__init__("\n".join(f"flow {name} failed: {cause}" for name, cause in flows))

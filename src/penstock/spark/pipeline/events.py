@@ -1,8 +1,7 @@
-"""Spark's words for people, read back: what an event of a run says of which flow, and the cause inside an error.
+"""Parsing of Spark's messages: the flow and state of a pipeline's event, and the cause of an error.
 
-Spark Connect sends events of a pipeline as sentences, without fields, so sentences are what there is to go by. One that
-is not known is no event of a flow. Pure functions of text; tests/unit/spark/pipeline/test_events.py has the samples,
-taken from Spark 4.3.
+Spark Connect sends events of a pipeline only as sentences, without fields. Unknown sentences are not events of a flow.
+These are pure functions of text; tests/unit/spark/pipeline/test_events.py has samples from Spark 4.3.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ class FlowState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class FlowEvent:
     flow: str
-    """As Spark calls it: with catalog and database when it writes into a table."""
+    """The name in Spark: with catalog and database if the flow writes to a table."""
     state: FlowState
     error: str = ""
     is_unresolved: bool = False
-    """Failed before anything ran: the definition is wrong."""
+    """It failed before the run, because of a wrong definition."""
     is_upstream: bool = False
-    """Not its own fault."""
+    """It failed because of another flow."""
     is_batch: bool = False
-    """Known to be no streaming flow."""
+    """It is known not to be a streaming flow."""
 
 
 _STATES = {
@@ -58,7 +57,7 @@ _UNRESOLVED = re.compile(r"Failed to resolve flow(?P<upstream> due to upstream f
 
 
 def flow_event(message: str) -> FlowEvent | None:
-    """None when the sentence is about no flow."""
+    """The event of a sentence. None if it is not about a flow."""
     sentence, _, error = message.partition("\nError: ")
     sentence = sentence.rstrip()
     if found := _PLAIN.match(sentence):
@@ -91,8 +90,8 @@ _ERROR_CLASS = re.compile(r"^(?:\(?[\w.$]+(?:Exception|Error)(?:: |\) ))?\[[A-Z0
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|[a-z]\w*)): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last)"
 
-# A Python source whose runner process died leaves a query that failed for no reason at all; the rest is the cluster or
-# a worker being away for longer than the sources and sinks try again by themselves.
+# A Python source whose process died leaves a query that failed without a reason. The others mean that the cluster or a
+# worker was away for longer than sources and sinks retry by themselves.
 _TRANSIENT = re.compile(
     r"BrokerUnreachable|UnknownHost|ConnectionLost|RequestTimedOut|FetchStalled"
     r"|not acknowledged within kafka\.delivery\.timeout"
@@ -104,12 +103,12 @@ CAUSE_LIMIT = 600
 
 
 def cause_of(error: str) -> str:
-    """The innermost thing that went wrong, in one line: neither Java's stack nor Spark's plan."""
+    """The innermost cause in one line, without Java's stack and Spark's plan."""
     text = _TASK_FAILED.sub("", _STREAM_FAILED.sub("", error))
     if _TRACEBACK in text:
         raised = list(_PYTHON_ERROR.finditer(text[text.rindex(_TRACEBACK) :]))
         if raised:
-            # Not the last: what follows a traceback may be a plan or Java's view of the same.
+            # Not the last: a traceback may be followed by a plan or by Java's version of the same error.
             found = raised[0]
             return _short(f"{found[1]}: {found[2]}")
     text = _SQLSTATE.sub("", text)
@@ -119,7 +118,7 @@ def cause_of(error: str) -> str:
 
 
 def is_transient(error: str) -> bool:
-    """Whether the same may succeed when it is tried again. What is not known to be so is taken for hopeless."""
+    """Whether a retry may succeed. Unknown errors count as permanent."""
     cause = cause_of(error)
     return cause == NO_REASON or _TRANSIENT.search(cause) is not None
 

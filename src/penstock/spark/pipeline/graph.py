@@ -1,8 +1,8 @@
-"""The definitions of a project, read into a graph that Spark runs; and what they tell us on the way.
+"""Reads the definitions of a project into a graph that Spark runs, and collects facts about them.
 
-Spark's registry of definitions is the place where every table, view, sink and flow passes, so ours looks at them there:
-where each is defined (for messages), which topics it reads and writes (for `check`), and it has Spark count the rows
-that leave each flow. SQL files are read by the server and show none of this: their flows are found by their names.
+Every table, view, sink and flow passes through Spark's registry of definitions. Our registry notes where each is
+defined (for messages) and which topics it reads and writes (for `check`), and makes Spark count the rows of each flow.
+The server reads SQL files, so their flows are found only by their names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FORMAT = "penstock"
 ROWS = "rows"
-# SQL that reads a stream, or files by their path: what it is only the server knows.
+# SQL that reads a stream or files by path: only the server knows their kind.
 _SQL_SOURCE = re.compile(r"\bSTREAM\b|\bread_files\b|\b(?:parquet|json|csv|text|orc)\.`", re.IGNORECASE)
 
 
@@ -41,45 +41,45 @@ class Place:
 
 @dataclass(slots=True)
 class PipelineGraph:
-    """`flows`, `sinks` and topics of the Python definitions; names as the definitions have them."""
+    """The flows, sinks and topics of the Python definitions, with the names in the definitions."""
 
     graph_id: str
     flows: dict[str, Place] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
-    """By flow, what it writes into."""
+    """The target of each flow."""
     sinks: set[str] = field(default_factory=set)
     views: set[str] = field(default_factory=set)
     reads: dict[str, None] = field(default_factory=dict)
-    """Topics, in the order in which they were found; patterns are left out."""
+    """Topics in the order of discovery, without patterns."""
     writes: dict[str, None] = field(default_factory=dict)
     has_other_sources: bool = False
-    """Something is read that is neither a topic by its name nor, as far as can be told, a table of the pipeline."""
+    """A source is neither a topic by name nor, apparently, a table of the pipeline."""
 
     def place_of(self, project: PipelineProject, flow: str) -> Place | None:
         name = short_name(flow)
         return self.flows.get(name) or _place_in_sql(project, name)
 
     def place_named_in(self, project: PipelineProject, sentence: str) -> Place | None:
-        """Of the first flow that a sentence of Spark's quotes the name of."""
+        """The place of the first flow that Spark's sentence names."""
         quoted = (short_name(name) for name in re.findall(r"[`']([\w.`]+)[`']", sentence))
         return next(filter(None, (self.place_of(project, name) for name in quoted)), None)
 
 
 def short_name(flow: str) -> str:
-    """Without catalog and database."""
+    """The name without catalog and database."""
     return flow.rpartition(".")[2].strip("`")
 
 
 def metric_of(flow: str) -> str:
-    """What Spark calls the count of the rows that leave a flow."""
+    """Spark's name of the row count of a flow."""
     return f"penstock_{flow}"
 
 
 @contextmanager
 def registered(engine: PipelineEngine, left_out: frozenset[str] = frozenset()) -> Iterator[PipelineGraph]:
-    """The project's definitions as a graph in the engine's session, gone at the end. Raises DefinitionError.
+    """The project's definitions as a graph in the engine's session, dropped at the end. Raises DefinitionError.
 
-    `left_out`: sinks that shall not be in it, nor their flows.
+    `left_out`: sinks to leave out, with their flows.
     """
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
@@ -118,14 +118,14 @@ def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file:
     try:
         with engine.quiet(), _as_it_is_now(file):
             cli.register_definitions(project.spec_path, registry, spec, engine.session, graph.graph_id)
-    except (Exception, SystemExit) as error:  # whatever the user's file does while it is read
+    except (Exception, SystemExit) as error:  # the user's file may raise anything
         raise DefinitionError([mistake_in(project, file, error)]) from error
 
 
 @contextmanager
 def _as_it_is_now(file: Path) -> Iterator[None]:
-    """Python takes compiled code for current when the file has the same size and was changed in the same second, as it
-    may be under `serve`."""
+    """Avoids stale bytecode: Python takes it for current if the file changed in the same second and has the same size,
+    which is possible under `serve`."""
     if file.suffix == ".py":
         Path(cache_from_source(str(file))).unlink(missing_ok=True)
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -174,7 +174,7 @@ def _registry(engine: PipelineEngine, graph: PipelineGraph, left_out: frozenset[
 
 
 def _note_topics(frame: Any, graph: PipelineGraph) -> None:
-    """Which topics a query reads, out of the plan that the client is about to send."""
+    """Notes the topics that a query reads, from the plan that the client is about to send."""
     for source in _data_sources(frame._plan.plan(frame.sparkSession.client)):
         options = {name.lower(): value for name, value in source.options.items()}
         if source.format != FORMAT or "subscribe" not in options:
@@ -207,7 +207,7 @@ def _drop(engine: PipelineEngine, graph_id: str) -> None:
     try:
         engine.session.client.execute_command(command)
     except PySparkException as error:
-        # The server forgot it before we did, or is gone: either way it is dropped.
+        # The server has already dropped it, or is gone.
         with engine.quiet():
             print(f"graph {graph_id} was not dropped: {error}")
 
@@ -216,10 +216,10 @@ def _drop(engine: PipelineEngine, graph_id: str) -> None:
 
 
 def check_syntax(project: PipelineProject) -> None:
-    """Of the Python definitions, without Spark and without running them. Raises DefinitionError with every mistake."""
+    """Checks the Python definitions without Spark and without running them. Raises DefinitionError with all errors."""
     mistakes: list[Mistake] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the reading proper has them in the log
+        warnings.simplefilter("ignore")  # they are logged when the files are read for a run
         for file in project.definition_files():
             if file.suffix == ".py":
                 try:
@@ -231,7 +231,7 @@ def check_syntax(project: PipelineProject) -> None:
 
 
 def mistake_in(project: PipelineProject, file: Path, error: BaseException) -> Mistake:
-    """What reading `file` raised, for its author."""
+    """The error from reading `file`, as a message for its author."""
     relative = project.relative(file)
     if isinstance(error, SyntaxError):
         return Mistake(f"{error.msg}", relative, error.lineno or 0)
@@ -259,7 +259,7 @@ _SQL_TEXT = re.compile(r"== SQL ==\n(.*?)(?:\n\s*JVM stacktrace:|\Z)", re.DOTALL
 
 
 def _sql_line(file: Path, text: str) -> int:
-    """Spark counts lines from the beginning of the statement; this counts them from the beginning of the file."""
+    """Converts Spark's line number, relative to the statement, to a line of the file."""
     within = re.search(r"\(line (\d+), pos \d+\)", text)
     shown = _SQL_TEXT.search(text)
     if within is None or shown is None:

@@ -1,8 +1,8 @@
-"""How far a flow is behind its topics: the ends of the partitions, asked by wire, less the offsets it has read to.
+"""The lag of a flow: the ends of its partitions, asked from the brokers, minus its positions.
 
-Offsets mean nothing in a topic that was deleted and created anew, nor in one that became shorter: there is no lag then,
-and nothing is caught up, so that a run is made and says what is lost. Topics are told apart by the ids that
-checkpoints have.
+Offsets are invalid in a topic that was deleted and created again, and in a log that became shorter. Then the lag is
+unknown and the flow is not caught up, so that a run is made and reports the loss. The topic ids in checkpoints
+distinguish topics.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import TracebackType
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import SourceOffset
-from penstock.spark.options import cluster_options
+from penstock.spark.options.cluster import cluster_options
+from penstock.spark.source.offsets import SourceOffset
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import (
     BrokerUnreachable,
@@ -35,9 +35,9 @@ class PartitionLag:
     partition: int
     position: int
     end: int | None
-    """None: the partition is not there (any more)."""
+    """None if the partition does not exist (any more)."""
     is_recreated: bool = False
-    """The topic is another one of the same name."""
+    """The topic is another one with the same name."""
 
     @property
     def lag(self) -> int | None:
@@ -45,16 +45,16 @@ class PartitionLag:
 
     @property
     def loss(self) -> str:
-        """Why what the flow has read is not in this log, if that is so."""
+        """The reason why the flow's positions are invalid in this log, or an empty string."""
         if self.is_recreated:
-            return f"topic {self.topic} was deleted and created anew since it was read"
+            return f"topic {self.topic} was deleted and created again since it was read"
         if self.end is not None and self.end < self.position:
-            return f"partition {self.partition} of topic {self.topic} became shorter than it was when it was read"
+            return f"partition {self.partition} of topic {self.topic} became shorter since it was read"
         return ""
 
 
 class LagMeter:
-    """`client_options`: those of a source, `kafka.bootstrap.servers` and its kin."""
+    """`client_options`: the options of a source, such as `kafka.bootstrap.servers`."""
 
     def __init__(self, client_options: Mapping[str, str], timeout_s: float = TIMEOUT_S) -> None:
         options = cluster_options(client_options)
@@ -63,7 +63,7 @@ class LagMeter:
         self._looking = BlockingCluster(options.bootstrap, options.client_id, options.security, look_timeout_s)
 
     def is_answered(self) -> bool:
-        """False: no broker is there, and one may come. Who refuses us, or is no broker, stays so: a run says it."""
+        """False if no broker answers, but one may come. Permanent errors count as answered: a run reports them."""
         try:
             self._looking.topics()
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
@@ -73,13 +73,13 @@ class LagMeter:
         return True
 
     def missing_topics(self, names: Iterable[str]) -> list[str]:
-        """Raises WireClientError when no broker answers, ApiError for a name that no topic can have."""
+        """Raises WireClientError if no broker answers, ApiError for an invalid name."""
         wanted = list(dict.fromkeys(names))
         found = self._cluster.topics(wanted)
         return [name for name in wanted if name not in found]
 
     def lags(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> list[PartitionLag]:
-        """`topic_ids`: of the topics that were read, as far as known. Raises WireClientError when no broker answers."""
+        """`topic_ids`: the known ids of the topics that were read. Raises WireClientError if no broker answers."""
         there = self._cluster.topics({tp.topic for tp in positions})
         counts = {name: len(info.partitions) for name, info in there.items()}
         asked = {tp: LATEST for tp in positions if tp.partition < counts.get(tp.topic, 0)}
@@ -88,7 +88,7 @@ class LagMeter:
         except ApiError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            ends = {}  # deleted between the two questions
+            ends = {}  # deleted between the two requests
         was = SourceOffset("", topic_ids, {})
         now = SourceOffset("", {name: info.topic_id for name, info in there.items()}, {})
         return [
@@ -103,7 +103,7 @@ class LagMeter:
         ]
 
     def is_caught_up(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> bool:
-        """Nothing is to be read after these, in these topics. False also when nobody answers."""
+        """Whether these positions are at the ends of the logs. False if no broker answers."""
         try:
             there = self._cluster.topics({tp.topic for tp in positions})
             every = {TopicPartition(name, part.partition) for name, info in there.items() for part in info.partitions}
@@ -112,7 +112,7 @@ class LagMeter:
             return False
 
     def total(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> int | None:
-        """None when it is not known: no topics, or nobody answers."""
+        """The total lag. None if it is unknown: no topics, or no broker answers."""
         if not positions:
             return None
         try:

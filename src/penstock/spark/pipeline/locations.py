@@ -1,10 +1,10 @@
-"""Where the tables' files are, as the catalog told at run time, so that commands without Spark know it.
+"""The locations of the tables' files, recorded from the catalog by runs, for commands without Spark.
 
-Only the catalog knows: it writes names in lower case, `spark.sql.warehouse.dir` may lead elsewhere, and a database may
-have a place of its own. A guess that is wrong loses rows, so a table that no run has recorded has no place.
+Only the catalog knows them: it writes names in lower case, `spark.sql.warehouse.dir` may be elsewhere, and a database
+may have its own location. A wrong guess would lose rows, so a table that no run has recorded has no location.
 
-Places inside of the project are kept relative to it. Others belong to the project that recorded them: a copy of its
-directory has no say over them. Knows nothing of Spark.
+Locations inside the project are stored relative to it. Others belong to the project that recorded them, not to a copy
+of its directory. This module does not know Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class TableLocations:
-    """By (catalog, database, table), in any case. A place is a path of this machine, or a URI of elsewhere."""
+    """Locations by (catalog, database, table), case-insensitive: a local path, or a URI."""
 
     def __init__(self, project: PipelineProject) -> None:
         self._path = project.tables_path
@@ -32,11 +32,11 @@ class TableLocations:
 
     @property
     def is_of_a_copy(self) -> bool:
-        """Recorded when the project was elsewhere."""
+        """Whether they were recorded when the project was in another directory."""
         return self._recorded_at != self._root
 
     def directory(self, table: Sequence[str]) -> Path | None:
-        """None when no run has told, or it is not on this machine."""
+        """The table's directory. None if no run has recorded it or it is not on this machine."""
         place = self._places.get(_key(table))
         return None if place is None else self._directory(place)
 
@@ -48,12 +48,12 @@ class TableLocations:
         return sorted(self._places)
 
     def outside(self) -> list[Path]:
-        """Directories of tables that are not inside of the project."""
+        """Directories of tables outside the project."""
         found = [self._directory(place) for place in self._places.values()]
         return sorted({path for path in found if path is not None and self._root not in path.parents})
 
     def record(self, found: Mapping[Sequence[str], str]) -> None:
-        """`found`: what the catalog says, a URI or a path."""
+        """`found`: the catalog's locations, as URIs or paths."""
         places = {**({} if self.is_of_a_copy else self._places), **{_key(t): self._short(p) for t, p in found.items()}}
         if places != self._places or self.is_of_a_copy:
             self._places, self._recorded_at = places, self._root
@@ -95,7 +95,7 @@ def _key(table: Sequence[str]) -> str:
 
 
 def _local_path(place: str) -> Path | None:
-    """Catalogs write file:/a/b with its blanks and percent signs as they are."""
+    """Catalogs do not escape blanks and percent signs in file:/a/b."""
     scheme, colon, rest = place.partition(":")
     if colon and "/" not in scheme:
         return Path("/" + rest.lstrip("/")) if scheme == "file" else None

@@ -1,9 +1,8 @@
-"""What a run has done so far, flow by flow, out of Spark's two stories of it.
+"""The progress of a run for each flow, from Spark's two sources of information.
 
-Events of the pipeline say what state a flow is in, progress of its streaming query how many rows passed and to which
-offsets. The two come by different ways and in no fixed order; and Spark says that a query which failed has completed,
-and only then that it failed. `RunProgress` takes both and is asked by one thread.
-Knows neither Spark nor the terminal.
+Events of the pipeline have the state of a flow. Progress reports of its streaming query have rows and offsets. The two
+arrive separately and in no fixed order, and Spark reports a failed query first as completed and then as failed.
+`RunProgress` takes both; one thread uses it. It knows neither Spark nor the terminal.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import SourceOffset
 from penstock.spark.pipeline.events import FlowEvent, FlowState, cause_of
 from penstock.spark.pipeline.graph import ROWS, metric_of, short_name
+from penstock.spark.source.offsets import SourceOffset
 
 
 @dataclass(slots=True)
@@ -24,14 +23,14 @@ class FlowProgress:
     name: str
     state: FlowState = FlowState.QUEUED
     is_batch: bool = False
-    """Computed anew as a whole in each run, as materialized views are."""
+    """Computed completely in each run, as materialized views are."""
     rows_read: int = 0
-    """By a streaming flow."""
+    """Rows read by a streaming flow."""
     rows_written: int | None = None
-    """None: nobody counted."""
+    """None if the rows were not counted."""
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     topic_ids: dict[str, bytes] = field(default_factory=dict)
-    """Of the topics in `positions`."""
+    """The ids of the topics in `positions`."""
     lag: int | None = None
     error: str = ""
 
@@ -42,7 +41,7 @@ class FlowProgress:
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """A micro-batch of a flow's query, as its progress tells it."""
+    """A micro-batch of a flow's query, from its progress report."""
 
     flow: str
     rows_read: int
@@ -57,7 +56,7 @@ class RunProgress:
         self.unresolved: list[FlowEvent] = []
 
     def take(self, event: FlowEvent) -> FlowProgress | None:
-        """The flow, when the event changed it."""
+        """Takes an event. Returns the flow if the event changed it."""
         if event.is_unresolved and not event.is_upstream:
             self.unresolved.append(event)
         flow = self._flow(event.flow)
@@ -79,8 +78,7 @@ class RunProgress:
         return flow
 
     def complete(self) -> list[FlowProgress]:
-        """After a run that ended well: no flow is under way then, although Spark does not tell the end of every one.
-        Those whose end is known by this alone."""
+        """Called after a successful run: marks flows as completed whose end Spark did not report, and returns them."""
         silent = [flow for flow in self.flows.values() if not flow.state.is_final]
         for flow in silent:
             flow.state = FlowState.COMPLETED
@@ -95,7 +93,7 @@ class RunProgress:
 
 
 def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
-    """Out of the JSON of a query's progress; None for a query that is no flow of ours."""
+    """Parses a query's progress report; None for a query that is not a flow of this pipeline."""
     name = progress.get("name")
     if not name:
         return None
@@ -120,7 +118,7 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
 
 
 def _source_offset(offset: object) -> SourceOffset | None:
-    """Of a source of topics; None for any other."""
+    """The offset of a source of topics; None for any other."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

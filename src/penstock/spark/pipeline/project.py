@@ -1,14 +1,14 @@
-"""A pipeline project: its directory, its specification, and where everything of it lies.
+"""A pipeline project: its directory, its specification, and the paths of its files.
 
-    spark-pipeline.yml    what Spark's own `spark-pipelines` reads, too
+    spark-pipeline.yml    the specification, which Spark's own `spark-pipelines` also reads
     transformations/      definitions in Python and SQL
     storage/              checkpoints (`storage` in the specification)
     warehouse/            tables as Parquet
-    .penstock/            lock, status, logs, the catalog of tables and where their files are
+    .penstock/            lock, status, logs, the catalog of tables and their locations
 
-Settings of Penstock are keys of `configuration` that begin with `penstock.`, so that definitions read them by
-`spark.conf`; those that begin with `penstock.kafka.` are settings of clients of the cluster.
-Knows nothing of Spark. Invariant: nothing of a run is written outside of the directory, unless `storage` is elsewhere.
+Penstock's settings are keys of `configuration` that begin with `penstock.`, so that definitions can read them with
+`spark.conf`. Those that begin with `penstock.kafka.` are client settings. This module does not know Spark.
+Invariant: a run writes nothing outside the directory, unless `storage` is elsewhere.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", 
 
 
 def is_master(text: str) -> bool:
-    """Whether Spark could run there, as far as that can be told without starting Java. Managers of clusters that Spark
-    does not come with have URLs."""
+    """Whether it is a valid master, as far as this can be checked without Java. Cluster managers that are not part of
+    Spark have URLs."""
     return _MASTER.fullmatch(text) is not None
 
 
@@ -59,7 +59,7 @@ class PipelineProject:
 
     @classmethod
     def find(cls, directory: Path) -> PipelineProject:
-        """Of this directory or the nearest one above it that has a specification."""
+        """The project of this directory or its nearest parent with a specification."""
         start = directory.resolve()
         if not start.is_dir():
             raise PipelineError(f"there is no directory {directory}")
@@ -70,8 +70,8 @@ class PipelineProject:
             if found:
                 return cls.load(found[0])
         raise PipelineError(
-            f"there is no {SPEC_NAMES[0]} in {start} or above it: make a project with `penstock pipeline init NAME`, "
-            "or name one with --project"
+            f"there is no {SPEC_NAMES[0]} in {start} or above it: create a project with `penstock pipeline init NAME`, "
+            "or choose one with --project"
         )
 
     @classmethod
@@ -118,7 +118,7 @@ class PipelineProject:
 
     @property
     def reset_path(self) -> Path:
-        """There while a reset is not finished."""
+        """A file that exists while a reset is unfinished."""
         return self.state / "reset.json"
 
     @property
@@ -135,12 +135,12 @@ class PipelineProject:
 
     @property
     def checkpoints(self) -> Path | None:
-        """None when the storage is not a directory of this machine."""
+        """None if the storage is not a directory of this machine."""
         parts = urlsplit(self.storage)
         return Path(unquote(parts.path), "_checkpoints") if parts.scheme == "file" else None
 
     def relative(self, path: str | Path) -> str:
-        """As its user knows a file of the project."""
+        """The path for messages: relative to the project if it is inside."""
         try:
             return str(Path(path).resolve().relative_to(self.root.resolve()))
         except ValueError:
@@ -150,7 +150,7 @@ class PipelineProject:
 
     @property
     def client_options(self) -> dict[str, str]:
-        """The options of sources and sinks that lead to the cluster: `kafka.bootstrap.servers` and its kin."""
+        """The client options of sources and sinks, such as `kafka.bootstrap.servers`."""
         return {
             name.removeprefix(OWN_PREFIX): value
             for name, value in self.configuration.items()
@@ -163,12 +163,12 @@ class PipelineProject:
 
     @property
     def configured_topics(self) -> list[str]:
-        """Those the settings name, in their order."""
+        """The topics in the settings, in order."""
         named = ",".join(self.configuration.get(key, "") for key in TOPIC_KEYS)
         return list(dict.fromkeys(part.strip() for part in named.split(",") if part.strip()))
 
     def matching(self, pattern: str) -> list[Path]:
-        """The files that an entry of `libraries` names."""
+        """The files of an entry of `libraries`."""
         return sorted(
             path
             for path in self.root.glob(f"{pattern}/*" if pattern.endswith("/**") else pattern)
@@ -176,7 +176,7 @@ class PipelineProject:
         )
 
     def definition_files(self) -> list[Path]:
-        """What `libraries` name, in the order of their names. Raises DefinitionError when that is nothing."""
+        """The files of `libraries`, sorted by name. Raises DefinitionError if there are none."""
         found: dict[Path, None] = {}
         for pattern in self.libraries:
             matching = self.matching(pattern)
@@ -208,12 +208,12 @@ def _read(path: Path) -> dict[str, Any]:
         problem = getattr(error, "problem", None) or "cannot be read as YAML"
         raise DefinitionError([Mistake(str(problem), path.name, mark.line + 1 if mark else 0)]) from error
     if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise DefinitionError([Mistake("has to hold fields such as name: and storage:", path.name)])
+        raise DefinitionError([Mistake("must have fields such as name: and storage:", path.name)])
     return given
 
 
 def _wrong(path: Path, what: str, near: str = "") -> DefinitionError:
-    """`near`: text that stands where the mistake is."""
+    """`near`: text at the place of the error."""
     line = 0
     if near:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -233,12 +233,12 @@ def _optional_text(path: Path, given: Mapping[str, Any], name: str) -> str | Non
     if value is None:
         return None
     if not isinstance(value, str):
-        raise _wrong(path, f"'{name}' is {value!r}: write text, if need be in quotes", f"{name}:")
+        raise _wrong(path, f"'{name}' is {value!r}: write text, in quotes if necessary", f"{name}:")
     return value
 
 
 def _storage(root: Path, path: Path, given: str) -> str:
-    """Spark wants a URI; a path means one beside the specification, so that a project can be copied."""
+    """Spark needs a URI. A path is relative to the specification, so that a project can be copied."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", given):
         return given
     if not given.strip():
@@ -254,7 +254,7 @@ def _configuration(path: Path, given: object) -> dict[str, str]:
             raise _wrong(path, f"'{name}' in configuration is {value!r}: put it in quotes", f"{name}:")
     master = given.get("spark.master")
     if master is not None and not is_master(master):
-        raise _wrong(path, f"'spark.master' is {master!r}, which is no master: write {MASTERS}", "spark.master:")
+        raise _wrong(path, f"'spark.master' is {master!r}, not a Spark master: write {MASTERS}", "spark.master:")
     return dict(given)
 
 

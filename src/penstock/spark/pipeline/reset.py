@@ -1,10 +1,10 @@
-"""Forgetting what a pipeline has done, so that it does it again.
+"""Resets a pipeline, so that it processes everything again.
 
-A checkpoint and the table it wrote belong together: with the checkpoint alone gone, the table's own log takes the first
-batches for ones it has and drops them without a word. So a table whose files are not found is not reset, and what is to
-be deleted is written down before anything is: whoever comes after a crash finishes it (`finish_reset`) before a run.
-A flow that reads the table has a checkpoint of its own that counts the table's batches, so it is forgotten with it.
-Topics are never touched.
+A checkpoint and the table that it wrote belong together: if only the checkpoint is deleted, the table's own log takes
+the first batches for old ones and drops them silently. So a table whose files are not found is not reset. The list of
+files is saved before any is deleted, and after a crash `finish_reset` finishes the reset before the next run. A flow
+that reads the table has a checkpoint that counts the table's batches, so it is reset with the table. Topics are never
+touched.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ VERSION = 1
 class ResetPlan:
     flows: tuple[str, ...]
     sinks: tuple[str, ...]
-    """They will be written again what they were written before."""
+    """Sinks that receive the same rows again."""
     directories: tuple[Path, ...]
-    """To be deleted."""
+    """Directories to be deleted."""
     emptied: tuple[Path, ...]
-    """Of tables that the catalog goes on to know: to be there, with nothing in them."""
+    """Directories of tables that stay in the catalog: to be emptied."""
     is_whole: bool
-    """The catalog goes, too."""
+    """The catalog is deleted, too."""
 
 
 def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
-    """Raises PipelineError when there is no such flow, or not all of it is found on this machine."""
+    """Raises PipelineError if there is no such flow, or if not all of its files are found on this machine."""
     if project.checkpoints is None:
         raise PipelineError(
             f"the storage {project.storage} is not on this machine: delete its checkpoints there, with the tables' data"
@@ -55,7 +55,7 @@ def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
     if locations.is_of_a_copy:
         raise PipelineError(
             f"--flow {flow}: this project has run elsewhere before, and its tables are recorded there: move it back, "
-            "or forget everything here with `penstock pipeline reset`"
+            "or reset everything here with `penstock pipeline reset`"
         )
     chosen = _with_readers(found, begun, locations)
     return ResetPlan(
@@ -68,13 +68,13 @@ def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
 
 
 def reset(project: PipelineProject, plan: ResetPlan) -> None:
-    """To be called with the project's lock held. Raises PipelineError when something cannot be deleted."""
+    """The caller must hold the project's lock. Raises PipelineError if something cannot be deleted."""
     replace_text(project.reset_path, json.dumps(_to_json(project, plan), indent=2) + "\n")
     _carry_out(project, plan)
 
 
 def pending_reset(project: PipelineProject) -> ResetPlan | None:
-    """One that was begun and not finished. Raises PipelineError when it cannot be read or is not this project's."""
+    """An unfinished reset. Raises PipelineError if it cannot be read or belongs to another project."""
     try:
         told = json.loads(project.reset_path.read_text(encoding="utf-8"))
         if told["version"] != VERSION:
@@ -100,7 +100,7 @@ def pending_reset(project: PipelineProject) -> ResetPlan | None:
 
 
 def finish_reset(project: PipelineProject) -> ResetPlan | None:
-    """The one that was pending, now done. To be called with the project's lock held, before anything else."""
+    """Finishes a pending reset and returns it. The caller must hold the project's lock, and call this first."""
     plan = pending_reset(project)
     if plan is not None:
         _carry_out(project, plan)
@@ -108,7 +108,7 @@ def finish_reset(project: PipelineProject) -> ResetPlan | None:
 
 
 def _carry_out(project: PipelineProject, plan: ResetPlan) -> None:
-    """As often as it takes: each step may have been done before."""
+    """Carries out a plan. Each step may already be done."""
     try:
         for directory in (*plan.directories, *plan.emptied):
             if directory.exists():
@@ -122,19 +122,19 @@ def _carry_out(project: PipelineProject, plan: ResetPlan) -> None:
         project.reset_path.unlink()
     except OSError as error:
         raise PipelineError(
-            f"the reset is not finished: {error.filename}: {error.strerror}. When that is mended, "
-            "`penstock pipeline reset` goes on with it"
+            f"the reset is not finished: {error.filename}: {error.strerror}. Fix this, "
+            "and run `penstock pipeline reset` to continue"
         ) from error
 
 
 def _whole_plan(
     project: PipelineProject, checkpoints: Path, found: list[FlowCheckpoint], locations: TableLocations
 ) -> ResetPlan:
-    # In a copy, tables elsewhere are those of the first; the copy's own are inside of it.
+    # In a copied project, tables outside belong to the original; the copy's own are inside.
     outside = [] if locations.is_of_a_copy else locations.outside()
     for one in found:
         if one.is_table and (locations.is_remote(one.target) or not _is_known(project, locations, one)):
-            _table(locations, one)  # says why not
+            _table(locations, one)  # raises with the reason
     directories = [checkpoints, project.warehouse, project.metastore, *outside]
     return ResetPlan(
         tuple(one.flow for one in found),
@@ -146,7 +146,7 @@ def _whole_plan(
 
 
 def _is_known(project: PipelineProject, locations: TableLocations, checkpoint: FlowCheckpoint) -> bool:
-    """Its table is where a run recorded it, or in the project's warehouse, which goes as a whole."""
+    """Whether a run recorded the table's location, or it is in the project's warehouse, which is deleted completely."""
     if locations.directory(checkpoint.target) is not None:
         return True
     names = (path.name.lower() for path in (*project.warehouse.glob("*"), *project.warehouse.glob("*.db/*")))
@@ -156,7 +156,7 @@ def _is_known(project: PipelineProject, locations: TableLocations, checkpoint: F
 def _with_readers(
     found: list[FlowCheckpoint], begun: list[FlowCheckpoint], locations: TableLocations
 ) -> list[FlowCheckpoint]:
-    """Those, the other flows into the same tables, and whoever reads these tables, and so on."""
+    """The flows, the other flows into the same tables, the flows that read these tables, and so on."""
     chosen: dict[FlowCheckpoint, None] = {}
     waiting = list(begun)
     while waiting:
@@ -171,17 +171,17 @@ def _with_readers(
 
 
 def _table(locations: TableLocations, checkpoint: FlowCheckpoint) -> Path:
-    """Its directory. Raises PipelineError when it is not there to be emptied."""
+    """The table's directory. Raises PipelineError if it is not found."""
     name = ".".join(checkpoint.target)
     directory = locations.directory(checkpoint.target)
-    why = "where its files are was not recorded: `penstock pipeline run` records it"
+    why = "the location of its files was not recorded: `penstock pipeline run` records it"
     if locations.is_remote(checkpoint.target):
         why = "its files are not on this machine: delete them there, and the checkpoint"
     elif directory is not None:
-        why = f"its files are not in {directory}, where they were: put them back, or forget all with `reset`"
+        why = f"its files are not in {directory}, where they were: restore them, or reset everything with `reset`"
         if directory.is_dir():
             return directory
-    raise PipelineError(f"flow {checkpoint.flow} cannot be forgotten without its table {name}, and {why}")
+    raise PipelineError(f"flow {checkpoint.flow} cannot be reset without its table {name}, and {why}")
 
 
 def _sinks(checkpoints: Iterable[FlowCheckpoint]) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ def _to_json(project: PipelineProject, plan: ResetPlan) -> dict[str, object]:
 
 
 def _forget(project: PipelineProject, plan: ResetPlan) -> None:
-    """Rows are counted since the last reset; without a catalog no table is anywhere."""
+    """Clears the row counts, which count since the last reset, and the locations of deleted tables."""
     if plan.is_whole:
         project.status_path.unlink(missing_ok=True)
         project.tables_path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""One run of a pipeline: everything that is in the topics now, through every flow, to the end.
+"""One run of a pipeline: every flow processes everything that is in the topics now.
 
-Spark is asked to try nothing twice; what may succeed a second time is tried again here, as a run of its own, which
-costs little in a warm Spark and begins where the last batch was committed. What can never succeed ends the run at once.
+Spark's own retries are off. After a temporary failure this module starts another run, which costs little in a warm
+Spark and begins after the last committed batch. A permanent failure ends the run at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.offsets import UnreadableOffset
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
@@ -28,10 +27,11 @@ from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
 from penstock.spark.pipeline.project import DEFAULT_CATALOG, PipelineProject
 from penstock.spark.pipeline.tables import row_count
+from penstock.spark.source.offsets import UnreadableOffset
 
 RETRIES = 2
 FIRST_PAUSE_S, LAST_PAUSE_S = 1.0, 60.0
-# "COMPLETED" is told up to a second before "FAILED" of the same query, and before its last progress: wait for more.
+# Spark reports "COMPLETED" up to a second before "FAILED" and the last progress of the same query: wait for more.
 SETTLING_S = 1.3
 LAG_EVERY_S = 1.0
 
@@ -43,13 +43,13 @@ class RunReport:
     flows: dict[str, FlowProgress] = field(default_factory=dict)
     seconds: float = 0.0
     sinks: dict[str, str] = field(default_factory=dict)
-    """By flow, the sink it writes into."""
+    """The sink of each flow."""
     has_other_sources: bool = True
-    """Than topics whose positions are among the flows'."""
+    """There are sources other than topics with known positions."""
 
     @property
     def rows_read(self) -> int:
-        """Out of topics. Flows that read the same topics read the same records, which count once."""
+        """Records read from topics. Records that several flows read count once."""
         by_topics: dict[frozenset[str], int] = {}
         for flow in self.flows.values():
             topics = frozenset(tp.topic for tp in flow.positions)
@@ -67,7 +67,7 @@ _News = str | BatchDone | _Ended
 
 
 class RunFailed(Exception):
-    """Carries what was done before `error`."""
+    """Has the error, and the report of the run up to it."""
 
     def __init__(self, error: PipelineError, report: RunReport) -> None:
         super().__init__(str(error))
@@ -76,7 +76,7 @@ class RunFailed(Exception):
 
 
 def pause_s(failures: int) -> float:
-    """Before the next attempt after so many failures in a row."""
+    """The pause before the next attempt, after a number of consecutive failures."""
     return float(min(LAST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 10)))
 
 
@@ -104,7 +104,7 @@ def run_once(
     full_refresh_all: bool = False,
     left_out: frozenset[str] = frozenset(),
 ) -> RunReport:
-    """Raises RunFailed with DefinitionError, FlowFailed or SparkFailed in it."""
+    """Raises RunFailed, which has a DefinitionError, FlowFailed or SparkFailed."""
     begun = time.monotonic()
     progress = RunProgress()
     report = RunReport(progress.flows)
@@ -114,7 +114,7 @@ def run_once(
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the thread that listens to Spark
+                warnings.simplefilter("ignore")  # from the thread that listens to Spark
                 _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
     except Exception as error:
         report.seconds = time.monotonic() - begun
@@ -133,7 +133,7 @@ def run_with_retries(
     full_refresh: Sequence[str] = (),
     full_refresh_all: bool = False,
 ) -> RunReport:
-    """As `run_once`, and again while a failure may be a passing one, which `on_retry` is told. Raises RunFailed."""
+    """Calls `run_once`, and again after temporary failures, which `on_retry` reports. Raises RunFailed."""
     failures = 0
     while True:
         try:
@@ -148,7 +148,7 @@ def run_with_retries(
             time.sleep(wait_s)
             if not engine.is_alive:
                 engine.restart()
-            # What was refreshed once has begun anew already.
+            # Refreshed tables have already started from the beginning.
             full_refresh, full_refresh_all = (), False
 
 
@@ -164,7 +164,7 @@ def _follow(
     full_refresh: Sequence[str],
     full_refresh_all: bool,
 ) -> None:
-    """Takes all news of a run until it ends. Raises what Spark raised."""
+    """Takes all news of a run until it ends. Raises Spark's error."""
     news: queue.SimpleQueue[_News] = queue.SimpleQueue()
     tables = _TableRecorder(engine)
     display = _Display(engine.project, watch, meter, tables)
@@ -188,7 +188,7 @@ def _follow(
                 if flow is not None and is_new_state and flow.state is not FlowState.QUEUED:
                     tables.record_written()
         thread.join()
-    # Leaving the block waited for progress that was still under way.
+    # Leaving the block has waited for the last progress reports.
     while not news.empty():
         late = news.get()
         if not isinstance(late, _Ended):
@@ -211,7 +211,7 @@ def _told(progress: RunProgress, news: str | BatchDone) -> tuple[FlowProgress | 
 
 
 class _Display:
-    """Shows a flow's end only when nothing more came of it for a moment, and its lag not too often."""
+    """Shows a flow's end only after a moment without news of it, and limits the rate of lag updates."""
 
     def __init__(self, project: PipelineProject, watch: Watcher, meter: LagMeter, tables: _TableRecorder) -> None:
         self._project = project
@@ -249,8 +249,8 @@ class _Display:
 
     def _finish(self, flow: FlowProgress) -> None:
         if not flow.positions and self._project.checkpoints is not None:
-            # Nothing was new, so nothing was told: it is where it was. A checkpoint that we cannot read is the flow's
-            # to complain about.
+            # Nothing was new, so there were no reports: the position is unchanged. The flow itself reports a checkpoint
+            # that cannot be read.
             for checkpoint in flow_checkpoints(self._project.checkpoints):
                 if checkpoint.flow == flow.name:
                     with suppress(UnreadableOffset):
@@ -262,7 +262,7 @@ class _Display:
 
 
 class _TableRecorder:
-    """Writes down where tables are while the catalog can be asked: `reset` has to know it without Spark."""
+    """Records the locations of tables while the catalog is available: `reset` needs them without Spark."""
 
     def __init__(self, engine: PipelineEngine) -> None:
         self._engine = engine
@@ -270,7 +270,7 @@ class _TableRecorder:
         self._asked: set[tuple[str, ...]] = set()
 
     def record_written(self) -> None:
-        """Of every table that a flow has a checkpoint for."""
+        """Records every table with a checkpoint of a flow."""
         checkpoints = self._engine.project.checkpoints
         if checkpoints is not None:
             self._record(one.target for one in flow_checkpoints(checkpoints) if one.is_table)
@@ -302,7 +302,7 @@ def _collect(
     try:
         for message in _events(engine, graph, full_refresh=full_refresh, full_refresh_all=full_refresh_all):
             news.put(message)
-    except Exception as error:  # told to the thread that waits
+    except Exception as error:  # passed to the waiting thread
         news.put(_Ended(error))
     else:
         news.put(_Ended(None))
@@ -333,7 +333,7 @@ def _events(
 
 @contextmanager
 def _progress_to(engine: PipelineEngine, news: queue.SimpleQueue[_News]) -> Iterator[None]:
-    """Puts the progress of every query of the session there; all of it has arrived at the end."""
+    """Puts the progress of every query of the session into `news`. All of it has arrived at the end of the block."""
     from pyspark.sql.streaming.listener import (
         QueryProgressEvent,
         QueryStartedEvent,
@@ -367,7 +367,7 @@ def _progress_to(engine: PipelineEngine, news: queue.SimpleQueue[_News]) -> Iter
 
 
 def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress, error: Exception) -> PipelineError:
-    """What Spark's error means for the user."""
+    """Translates Spark's error for the user."""
     if isinstance(error, PipelineError):
         return error
     if not engine.is_alive:

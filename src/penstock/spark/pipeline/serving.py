@@ -1,13 +1,13 @@
-"""A pipeline that keeps running: run after run in one warm Spark, until it is told to stop.
+"""Serves a pipeline: repeated runs in one warm Spark, until it is stopped.
 
-A run that failed is followed by another after a pause that doubles. A flow into a sink that failed is left out of the
-runs meanwhile, so that the others go on at their pace; a table that failed has others that read it, and all of them
-wait. After too many failures in a row of the same flow the whole ends: somebody has to look.
-While no broker answers there is no run, and so no failure: this waits, and says so.
-A JVM that died counts as a failure of the whole and is started anew.
-Definitions are read anew for each run, so that a file can be mended while this runs; the specification is not, since
-most of what it says is fixed when Spark starts.
-When the topics have nothing new there is no run: asking a broker costs nothing, a run starts a dozen of processes.
+After a failed run another follows, with a pause that doubles. A failed flow into a sink is left out meanwhile, so that
+the others continue at their pace. A failed table stops all flows, because others read it. After too many consecutive
+failures of the same flow, serving ends with its error. While no broker answers there are no runs and no failures: it
+waits, with a message. A dead JVM counts as a failure of the whole pipeline and is restarted.
+
+Definitions are read again for each run, so that a file can be fixed meanwhile. The specification is read once, because
+most of it is fixed when Spark starts. Without new records there is no run: asking a broker is cheap, while a run starts
+a dozen processes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.runner import RunFailed, RunReport, pause_s, run_once
 from penstock.spark.pipeline.status import StatusFile
 
-# A session that nobody uses is forgotten by the server after an hour, and workers die after a minute.
+# The server drops an unused session after an hour, and workers end after a minute.
 MAX_INTERVAL_S = 1800.0
 LOOK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
 class Setbacks:
-    """Which flows failed how often in a row, and from when on each is tried again. `now` is any clock's seconds."""
+    """The number of consecutive failures of each flow, and the time of its next attempt. `now` is in seconds."""
 
     limit: int
     counts: dict[str, int] = field(default_factory=dict)
     due: dict[str, float] = field(default_factory=dict)
 
     def failed(self, name: str, now: float) -> float:
-        """The pause before it is tried again. A flow that failed once more than `limit` is `exhausted`."""
+        """Counts a failure. Returns the pause before the next attempt. Beyond `limit` a flow is `exhausted`."""
         self.counts[name] = self.counts.get(name, 0) + 1
         wait_s = pause_s(self.counts[name])
         self.due[name] = now + wait_s
@@ -60,11 +60,11 @@ class Setbacks:
         return max(self.counts.values(), default=0)
 
 
-WHOLE = ""  # the pipeline itself, as the name of what failed
+WHOLE = ""  # the name for failures of the pipeline itself
 
 
 class Server:
-    """`say` is told what a person who watches wants to know; `stopping` ends it after the run under way."""
+    """`say` prints messages for the user. `stopping` ends serving after the current run."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Server:
         self._stopping = stopping
 
     def serve(self) -> None:
-        """Returns when it was told to stop. Raises the error of what failed too often: a flow, or the definitions."""
+        """Returns when it is stopped. Raises the error of a flow, or of the definitions, that failed too often."""
         while not self._stopping.is_set():
             self._await_broker()
             if self._stopping.is_set():
@@ -116,14 +116,14 @@ class Server:
         while not self._stopping.is_set():
             self._stopping.wait(LOOK_EVERY_S)
             if self._meter.is_answered():
-                self._say(f"{servers} answers: going on")
+                self._say(f"{servers} answers: continuing")
                 self._status.change(message="")
                 return
 
     def _run(self) -> float | None:
-        """One run. The pause before the next, when it is not the usual one."""
+        """Makes one run. Returns the pause before the next one if it differs from the usual."""
         if not self._engine.is_alive:
-            self._say("Spark has ended: starting it anew")
+            self._say("Spark has ended: restarting it")
             self._status.change(state="starting")
             try:
                 self._engine.restart()
@@ -151,7 +151,7 @@ class Server:
         return None
 
     def _is_idle(self) -> bool:
-        """The last run left nothing to be done, and nothing has changed since."""
+        """Whether the last run finished everything and nothing has changed since."""
         if self._caught_up is None or self._definitions != self._definition_times():
             return False
         readers = [flow for flow in self._caught_up.flows.values() if flow.positions]
@@ -184,12 +184,12 @@ class Server:
             self._engine.renew_session()
         except PipelineError as error:
             self._say(str(error))
-            self._engine.close()  # the next run starts it anew
+            self._engine.close()  # the next run restarts it
 
     def _specification_time(self) -> int:
         try:
             return self._engine.project.spec_path.stat().st_mtime_ns
-        except OSError:  # between two versions of an editor's
+        except OSError:  # missing while an editor replaces it
             return 0
 
     def _look_at_specification(self) -> None:
@@ -197,7 +197,7 @@ class Server:
         if found not in (0, self._specification):
             self._specification = found
             name = self._engine.project.spec_path.name
-            self._say(f"{name} has changed: this goes on with what it said before, until serve is started again")
+            self._say(f"{name} has changed: the old version stays in force until serve is restarted")
 
     def _recover(self, names: Iterable[str]) -> None:
         for name in names:

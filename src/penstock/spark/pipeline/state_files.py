@@ -1,4 +1,4 @@
-"""Small files of a project that are whole after a crash: the old text, or the new one, which is on disk by then."""
+"""Atomic replacement of a project's small files: after a crash they have the old or the new text, flushed to disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """What was renamed and removed in it is so after a power loss, too."""
+    """Flushes the directory, so that renamed and removed names survive a power failure."""
     file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,7 +1,7 @@
-"""What is known of a pipeline: the file that runs leave behind, and the present as disk and brokers tell it.
+"""The status of a pipeline, from the status file of the last run, the checkpoints and the brokers.
 
-The file is replaced as a whole, so a reader sees one moment of it. It says what a run did; where a flow is and how far
-behind is asked anew, of the checkpoints and by wire, and so is true also when nothing runs.
+The file is replaced atomically, so a reader gets a consistent version. It has the results of a run. The position and
+lag of a flow come from the checkpoints and the brokers, so they are current even if nothing runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VERSION = 1
 
 
 class StatusFile:
-    """Of the run under way. `rows_*_total` count since the project's last reset."""
+    """The status file of the current run. `rows_*_total` count since the project's last reset."""
 
     def __init__(self, project: PipelineProject, mode: str) -> None:
         self._project = project
@@ -52,7 +52,7 @@ class StatusFile:
         self.write()
 
     def take(self, flow: FlowProgress) -> None:
-        """What a run has done so far of this flow."""
+        """Takes the progress of a flow in the current run."""
         before = self._totals.get(flow.name, {})
         self._state["flows"][flow.name] = {
             "state": str(flow.state),
@@ -66,7 +66,7 @@ class StatusFile:
         self.write()
 
     def end_run(self, flows: Mapping[str, FlowProgress]) -> None:
-        """The totals are now those after this run."""
+        """Adds the run to the totals."""
         for flow in flows.values():
             self.take(flow)
         self._state["runs"] += 1
@@ -81,7 +81,7 @@ class StatusFile:
 
 
 def read_status(project: PipelineProject) -> dict[str, Any]:
-    """Empty when there was no run, or one of a version that wrote something else."""
+    """The last status; empty if there was no run, or one of another version."""
     try:
         given = json.loads(project.status_path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -116,7 +116,7 @@ class PipelineStatus:
     last: Mapping[str, Any]
     flows: tuple[FlowStatus, ...]
     problems: tuple[str, ...] = field(default=())
-    """Why something is not known."""
+    """The reasons why something is unknown."""
 
 
 def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatus:
@@ -124,11 +124,11 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
     holder = holder_of(project)
     state = str(last.get("state", "never run"))
     if holder is None and state in ("starting", "running", "waiting"):
-        state = "killed"  # it had no time to say that it ended
+        state = "killed"  # the process ended without writing its end
     problems: list[str] = []
     if holder is None and project.reset_path.exists():
         state = "reset interrupted"
-        problems.append("a reset was begun and not finished: the next run, serve or reset finishes it first")
+        problems.append("a reset is not finished: the next run, serve or reset finishes it first")
     checkpoints = {}
     if project.checkpoints is None:
         problems.append(f"the storage {project.storage} is not on this machine: offsets are not read")
@@ -152,7 +152,7 @@ def _flow_status(
         try:
             positions = checkpoint.positions()
             groups = tuple(checkpoint.groups())
-            # Nobody answered a flow before: do not wait for that as often as there are flows.
+            # No broker answered for an earlier flow: do not wait again for each flow.
             silent = any(problem.startswith("lag") for problem in problems)
             partitions = tuple(PartitionLag(*tp, at, None) for tp, at in sorted(positions.items()))
             if positions and not silent:

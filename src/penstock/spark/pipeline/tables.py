@@ -1,4 +1,4 @@
-"""Tables of a pipeline as the files they are, without Spark."""
+"""The files of a pipeline's tables, without Spark."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def row_count(directory: Path) -> int | None:
-    """Rows of a table that is rewritten as a whole, out of its files' footers; None when there is no such table.
+    """The rows of a table that is completely rewritten, from the footers of its files; None if there is no table.
 
-    A streaming table may have files that its log does not count, so this is not for those.
+    Not for streaming tables, which may have files that their log does not count.
     """
     if not directory.is_dir():
         return None

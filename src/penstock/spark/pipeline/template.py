@@ -1,4 +1,4 @@
-"""A new project: files that run as they are, for events of a website, and are meant to be changed."""
+"""A new project: an example for events of a website that runs as it is and is meant to be changed."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ class ProjectPlan:
     def make(
         cls, name: str, topics: tuple[str, ...], output_topic: str | None, dead_letter_topic: str | None, servers: str
     ) -> ProjectPlan:
-        """Topics that are not named are named after the first source. Raises PipelineError."""
+        """By default, output topics are named after the first source topic. Raises PipelineError."""
         if not _NAME.fullmatch(name):
-            raise PipelineError(f"'{name}' is no name for a project: take letters, digits, - and _, a letter first")
+            raise PipelineError(f"'{name}' is not a valid project name: use letters, digits, - and _, a letter first")
         output_topic = output_topic or f"{topics[0]}-clean"
         dead_letter_topic = dead_letter_topic or f"{topics[0]}-dead-letters"
         every = [*topics, output_topic, dead_letter_topic]
         for topic in every:
             if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-                raise PipelineError(f"'{topic}' is no name for a topic: take letters, digits, ., _ and -")
+                raise PipelineError(f"'{topic}' is not a valid topic name: use letters, digits, ., _ and -")
         if len(set(every)) < len(every):
             raise PipelineError(f"a topic is named twice among {', '.join(every)}: the pipeline would feed itself")
         return cls(name, topics, output_topic, dead_letter_topic, servers)
 
 
 def create_project(parent: Path, plan: ProjectPlan) -> list[Path]:
-    """Writes it into a new directory `plan.name`. Returns the files. Raises PipelineError."""
+    """Writes the project into a new directory `plan.name`. Returns the files. Raises PipelineError."""
     root = parent / plan.name
     values = {
         "name": plan.name,
@@ -55,9 +55,9 @@ def create_project(parent: Path, plan: ProjectPlan) -> list[Path]:
     try:
         root.mkdir(parents=True)
     except FileExistsError:
-        raise PipelineError(f"{root} exists already: take another name, or remove it") from None
+        raise PipelineError(f"{root} exists already: choose another name, or remove it") from None
     except OSError as error:
-        raise PipelineError(f"cannot make {root}: {error.strerror}") from error
+        raise PipelineError(f"cannot create {root}: {error.strerror}") from error
     written = []
     for name, text in FILES.items():
         path = root / name

@@ -1,16 +1,16 @@
-"""The files of a new project, by their names; $name and its kin are filled in, and $$ is a dollar sign."""
+"""The files of a new project by name. Placeholders such as $name are filled in, and $$ is a dollar sign."""
 
 from __future__ import annotations
 
 _SPECIFICATION = """\
-# A pipeline of Spark: `penstock pipeline check`, `run`, `serve`, `status`, `reset` in this directory.
+# A Spark pipeline. Commands in this directory: `penstock pipeline check`, `run`, `serve`, `status`, `reset`.
 name: $name
 
-# Checkpoints. A path is one beside this file; Spark's own `spark-pipelines` wants an absolute URI (file:///...).
+# Checkpoints. A path is relative to this file; Spark's own `spark-pipelines` needs an absolute URI (file:///...).
 storage: storage
 
-# Definitions read these by spark.conf. Those that begin with penstock.kafka. are settings of every client of the
-# cluster (security too). Settings of Spark stand here as well. Values are text: keep the quotes.
+# Definitions read these settings with spark.conf. Those that begin with penstock.kafka. apply to every client of the
+# cluster (also security settings). Spark's own settings go here, too. Values are text: keep the quotes.
 configuration:
   penstock.kafka.bootstrap.servers: "$servers"
   penstock.source.topics: "$topics"
@@ -23,9 +23,9 @@ libraries:
 """
 
 _CLICKS = '''\
-"""Clicks out of topics: good ones into the table `events` and on to a topic, bad ones to the dead-letter topic.
+"""Reads clicks from topics: good ones go to the table `events` and to a topic, bad ones to the dead-letter topic.
 
-A click is JSON: {"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:00Z", "ms": 120}; ts may be milliseconds, too.
+A click is JSON: {"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:00Z", "ms": 120}; ts may also be milliseconds.
 """
 
 from pyspark import pipelines as dp
@@ -34,7 +34,7 @@ from pyspark.sql import functions as F
 
 spark = SparkSession.active()
 
-# kafka.bootstrap.servers and its kin, for sources and sinks
+# client options for sources and sinks, such as kafka.bootstrap.servers
 CLUSTER = {
     name.removeprefix("penstock."): value
     for name, value in spark.conf.getAll.items()
@@ -45,7 +45,7 @@ CLICK = "user STRING, page STRING, ts STRING, ms BIGINT, unreadable STRING"
 
 @dp.temporary_view
 def clicks() -> DataFrame:
-    """Every record, with the reason why it is bad; null when it is good."""
+    """Every record, with the reason why it is bad; null for a good record."""
     records = (
         spark.readStream.format("penstock")
         .options(**CLUSTER)
@@ -84,20 +84,20 @@ def events() -> DataFrame:
     )
 
 
-# -- results, back to a topic -----------------------------------------------------------
+# -- results, to another topic ----------------------------------------------------------
 
 dp.create_sink("output_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.output.topic")})
 
 
 @dp.append_flow(target="output_topic", name="results")
 def results() -> DataFrame:
-    """Good clicks by page, and whether each was slow."""
+    """Good clicks with the page as key, marked as slow or not."""
     return spark.readStream.table("events").selectExpr(
         "page AS key", "to_json(struct(user, page, ts, ms, ms >= 1000 AS slow)) AS value"
     )
 
 
-# -- bad records, as they were, with what is wrong with each ----------------------------
+# -- bad records, unchanged, with the reason --------------------------------------------
 
 dp.create_sink("dead_letter_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.dead.letter.topic")})
 
@@ -125,7 +125,7 @@ def dead_letters() -> DataFrame:
 '''
 
 _PAGE_STATS = """\
--- Pages by how often they were seen: computed anew out of the table `events` in each run.
+-- Views and users of each page: computed from the table `events` in each run.
 CREATE MATERIALIZED VIEW page_stats AS
 SELECT page,
        count(*) AS views,
@@ -159,9 +159,9 @@ A pipeline on Spark over topics of a Penstock (or any Kafka) cluster at $servers
     $topics  ->  events (table)  ->  page_stats (materialized view)
     |                 |
     |                 `->  $output_topic (topic)
-    `->  $dead_letter_topic (topic): what is no click, with the reason in the header error.reason
+    `->  $dead_letter_topic (topic): records that are not clicks, with the reason in the header error.reason
 
-Try it. Topics first, and some records, four of which are bad:
+Try it. First create the topics and send some records, four of which are bad:
 
     export PENSTOCK_BOOTSTRAP_SERVERS=$servers
     penstock topics create --name $first_topic
@@ -170,16 +170,16 @@ Try it. Topics first, and some records, four of which are bad:
     penstock produce --topic $first_topic events.jsonl
 
     penstock pipeline check      # definitions, brokers and topics
-    penstock pipeline run        # until everything is caught up; again: only what is new
+    penstock pipeline run        # processes all records and ends; the next run only new ones
     penstock pipeline status     # rows, offsets and lag of each flow
-    penstock pipeline serve      # keeps running; ctrl-C ends it
-    penstock pipeline reset      # forgets tables and offsets; topics stay as they are
+    penstock pipeline serve      # keeps running; Ctrl-C ends it
+    penstock pipeline reset      # deletes tables and offsets; topics stay as they are
 
     penstock consume --topic $output_topic
     penstock consume --topic $dead_letter_topic --headers
 
 `transformations/` has the definitions: change them, add files. `spark-pipeline.yml` has the settings. Tables are
-Parquet under `warehouse/`, checkpoints are in `storage/`, what Spark says is in `.penstock/spark.log`.
+Parquet under `warehouse/`, checkpoints are in `storage/`, and Spark's log is `.penstock/spark.log`.
 """
 
 _IGNORED = """\

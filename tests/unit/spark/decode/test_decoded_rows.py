@@ -238,7 +238,7 @@ def test_aborted_ranges_end_with_their_marker() -> None:
     ("fields", "complaint"),
     [
         ([], "at least one of key"),
-        ([("key", pa.binary()), ("key", pa.binary())], "stands twice"),
+        ([("key", pa.binary()), ("key", pa.binary())], "a column twice"),
         ([("ofset", pa.int64())], "no column 'ofset': a topic has key"),
         ([("value", pa.string())], "column 'value' is asked for as string: it is binary"),
         ([("headers", pa.list_(pa.string()))], "'headers' is asked for as"),

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from penstock.spark.columns import COLUMNS, arrow_schema, source_schema
 from penstock.spark.jobs.archives.manifest import Archive, Origin, StagedFile
 from penstock.spark.jobs.archives.writing import WritePlan, stage
+from penstock.spark.source.columns import COLUMNS, arrow_schema, source_schema
 
 DAY_MS = 86_400_000
 MIB = 1 << 20

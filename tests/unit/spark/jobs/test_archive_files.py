@@ -30,7 +30,7 @@ from penstock.spark.jobs.archives.origins import planned_origin, present_origin
 from penstock.spark.jobs.archives.reading import interleaved, read_in_order
 from penstock.spark.jobs.archives.writing import FILE_SCHEMA
 from penstock.spark.jobs.errors import JobError, JobFailed, WrongJob
-from penstock.spark.offsets import SourceOffset, topic_id_text
+from penstock.spark.source.offsets import SourceOffset, topic_id_text
 from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
 
 CLICKS_0 = TopicPartition("clicks", 0)
@@ -153,7 +153,7 @@ def test_many_days_at_once_keep_few_files_open(tmp_path: Path, monkeypatch: pyte
 
 def test_rows_out_of_order_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     archive = new_archive(tmp_path)
-    with pytest.raises(JobFailed, match="clicks-0 came out of the order"):
+    with pytest.raises(JobFailed, match="clicks-0 are not in the order"):
         staged(archive, rows([0, 1, 5, 4], [0] * 4))
     assert not list(archive.staging.iterdir())
 
@@ -405,7 +405,7 @@ def test_the_origin_of_a_batch_is_what_spark_noted(tmp_path: Path) -> None:
     assert planned_origin(tmp_path, 3) == Origin({"clicks": topic_id_text(bytes(range(16)))}, offset.positions)
     (tmp_path / "offsets" / "4").write_text("v1\n{}")
     for batch in (4, 5):
-        with pytest.raises(JobFailed, match=f"does not say which offsets batch {batch} has"):
+        with pytest.raises(JobFailed, match=f"does not have the offsets of batch {batch}"):
             planned_origin(tmp_path, batch)
 
 
@@ -431,7 +431,7 @@ def test_the_origin_of_a_batch_is_what_the_cluster_has() -> None:
 
 def test_a_directory_of_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "others.parquet").touch()
-    with pytest.raises(WrongJob, match="is no archive"):
+    with pytest.raises(WrongJob, match="is not an archive"):
         Archive(tmp_path).create({"clicks": "id"}, {})
 
 
@@ -449,7 +449,7 @@ def test_a_file_that_is_missing_is_told(tmp_path: Path) -> None:
 def test_a_manifest_that_cannot_be_read_is_told(tmp_path: Path, text: str) -> None:
     archive = new_archive(tmp_path)
     archive.manifest_path.write_text(text)
-    with pytest.raises(WrongJob, match=r"manifest\.json is no manifest"):
+    with pytest.raises(WrongJob, match=r"manifest\.json is not a manifest"):
         archive.load()
 
 

@@ -25,7 +25,7 @@ from penstock.spark.jobs.mirror import MirrorJob
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.replay_sources import OffsetRange
 from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, topic_offset_of
-from penstock.spark.offsets import SourceOffset
+from penstock.spark.source.offsets import SourceOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
 from scripted_broker import ScriptedBroker
@@ -60,7 +60,7 @@ def test_speeds(text: str, speed: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "-1x", "0x", "nan", "fast"])
 def test_speeds_that_are_none(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="no speed"):
+    with pytest.raises(click.BadParameter, match="not a speed"):
         Speed().convert(text, None, None)
 
 
@@ -72,7 +72,7 @@ def test_topics_are_repeated_or_separated_by_commas() -> None:
 
 def test_directories_are_those_of_a_file_system(tmp_path: Path) -> None:
     assert LocalDirectory().convert(f"file://{tmp_path}", None, None) == tmp_path
-    with pytest.raises(click.BadParameter, match="no directory of a file system"):
+    with pytest.raises(click.BadParameter, match="not a directory of a file system"):
         LocalDirectory().convert("s3://bucket/x", None, None)
     (tmp_path / "file").touch()
     with pytest.raises(click.BadParameter, match="is a file"):
@@ -193,7 +193,7 @@ def test_signals_ask_to_stop_and_then_urgently() -> None:
         assert not stop.is_urgent
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.is_urgent
-    assert said == ["Stopping after what is under way (once more: at once).", "Stopping at once."]
+    assert said == ["Stopping after the current batch. Interrupt again to stop at once.", "Stopping at once."]
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -265,5 +265,5 @@ def test_a_table_belongs_to_one_checkpoint(tmp_path: Path) -> None:
         ResultTable(tmp_path / "table", two).claim()
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "x.parquet").touch()
-    with pytest.raises(WrongJob, match="Parquet files of others"):
+    with pytest.raises(WrongJob, match="other Parquet files"):
         ResultTable(tmp_path / "others", two).claim()

@@ -32,11 +32,11 @@ def test_an_archive_of_one_topic_need_not_be_told_which(source: ArchiveSource, t
     assert source.topic == "clicks"
     archive = Archive(tmp_path / "archive")
     archive.add(staged(archive, rows([0], [0], topic="views")), ORIGINS)
-    with pytest.raises(WrongJob, match="has clicks, views: say which with --topic"):
+    with pytest.raises(WrongJob, match="has clicks, views: choose with --topic"):
         ArchiveSource(archive, None)
     with pytest.raises(WrongJob, match="has no topic orders, only clicks, views"):
         ArchiveSource(archive, "orders")
-    with pytest.raises(WrongJob, match="is no archive"):
+    with pytest.raises(WrongJob, match="is not an archive"):
         ArchiveSource(Archive(tmp_path / "nowhere"), None)
 
 
@@ -76,7 +76,7 @@ def test_ranges_by_offset(
 
 @pytest.mark.parametrize("asked", [{0: OffsetRange(0, 15)}, {0: OffsetRange(10, 21)}, {7: OffsetRange()}])
 def test_ranges_outside_are_refused(source: ArchiveSource, asked: dict[int, OffsetRange]) -> None:
-    with pytest.raises(WrongJob, match=r"which has 10 to 20|there are 0, 1"):
+    with pytest.raises(WrongJob, match=r"which has 10 to 20|the partitions are 0, 1"):
         chosen_range(source, asked, None, None)
 
 
@@ -131,7 +131,7 @@ def test_a_replay_that_was_left_goes_on_and_one_that_was_finished_stays_so(
 
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "replay.json").write_text('{"positions": 1}')
-    with pytest.raises(WrongJob, match="begin anew with --restart"):
+    with pytest.raises(WrongJob, match="start again with --restart"):
         ReplayState.load(tmp_path / "replay.json")
 
 

@@ -4,9 +4,9 @@ import pytest
 from written_checkpoints import CheckpointWriter
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import UnreadableOffset
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.source.offsets import UnreadableOffset
 
 TABLE = "spark_catalog/default/events"
 

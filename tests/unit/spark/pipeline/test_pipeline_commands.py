@@ -33,12 +33,12 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def test_init(cli: CommandLine, tmp_path: Path) -> None:
     made = cli("pipeline", "init", "store", "--topic", "a", "--topic", "b", "--bootstrap-server", "one:9092")
     assert made.lines[0] == "  store/spark-pipeline.yml"
-    assert made.lines[-1].startswith("Made pipeline store. Next: cd store")
+    assert made.lines[-1].startswith("Created pipeline store. Next: cd store")
     project = PipelineProject.find(tmp_path / "store")
     assert project.configured_topics == ["a", "b", "a-clean", "a-dead-letters"]
     assert project.servers == "one:9092"
     again = cli("pipeline", "init", "store")
-    assert (again.code, again.err) == (1, "penstock: store exists already: take another name, or remove it\n")
+    assert (again.code, again.err) == (1, "penstock: store exists already: choose another name, or remove it\n")
     elsewhere = cli("pipeline", "init", str(tmp_path / "below" / "store"))
     assert elsewhere.code == 0
     assert (tmp_path / "below" / "store" / "README.md").is_file()
@@ -48,7 +48,7 @@ def test_outside_of_a_project(cli: CommandLine) -> None:
     for command in ("check", "run", "serve", "status", "reset"):
         refused = cli("pipeline", command)
         assert refused.code == 1
-        assert "make a project with `penstock pipeline init NAME`" in refused.err
+        assert "create a project with `penstock pipeline init NAME`" in refused.err
 
 
 def test_a_wrong_specification_is_exit_2(cli: CommandLine, project: PipelineProject) -> None:
@@ -97,8 +97,8 @@ def test_reset_says_what_goes_and_asks(
     words = ("pipeline", "reset", "--project", str(project.root))
     asked = cli(*words, stdin=b"n\n")
     assert asked.code == 1
-    assert "To be forgotten: results. To be deleted:\n  storage/_checkpoints/\n" in asked.out
-    assert "The next run sends everything to output_topic again: what is there now stays." in asked.out
+    assert "To be reset: results. To be deleted:\n  storage/_checkpoints/\n" in asked.out
+    assert "The next run sends everything to output_topic again. The present data there stays." in asked.out
     assert directory.exists()
     assert cli(*words, "--flow", "nope", "--yes").code == 1
     with ProjectLock(project, "pipeline serve"):
@@ -106,14 +106,14 @@ def test_reset_says_what_goes_and_asks(
     assert directory.exists()
     assert cli(*words, stdin=b"y\n").lines[-1].endswith("Done.")
     assert not directory.exists()
-    assert cli(*words, "--yes").lines == ["There is nothing to forget."]
+    assert cli(*words, "--yes").lines == ["There is nothing to reset."]
 
 
 def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter) -> None:
     directory = checkpoint("output_topic", "results", [{"0": 5}])
     words = ("pipeline", "reset", "--project", str(project.root), "--json")
     asked = cli(*words)
-    assert (asked.code, json.loads(asked.out)) == (2, {"error": "--json asks nothing: give --yes as well"})
+    assert (asked.code, json.loads(asked.out)) == (2, {"error": "--json cannot ask: give --yes as well"})
     assert directory.exists()
     told = json.loads(cli(*words, "--yes").out)
     assert told == {
@@ -144,14 +144,14 @@ def test_a_reset_that_was_interrupted_is_finished_before_anything_else(
             reset.reset(project, reset.plan_reset(project, None))
         told = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
         assert told.lines[0] == "Pipeline shop: reset interrupted"
-        assert "a reset was begun and not finished: the next run, serve or reset finishes it first" in told.err
-        with pytest.raises(PipelineError, match="a reset of this project was begun and not finished"):
+        assert "a reset is not finished: the next run, serve or reset finishes it first" in told.err
+        with pytest.raises(PipelineError, match="a reset of this project is not finished"):
             PipelineEngine(project).start()
         assert left.exists()
         with monkeypatch.context() as without_spark:
             without_spark.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else real(name))
             ran = cli("pipeline", command, "--project", str(project.root), *(["--yes"] if command == "reset" else []))
-        assert "A reset was interrupted; it is finished now. Forgotten: events." in ran.out
+        assert "Finished an interrupted reset. Flows reset: events." in ran.out
         assert not table.exists()
         assert not left.exists()
 
@@ -213,7 +213,7 @@ def test_python_that_cannot_be_read_is_told_before_spark_starts(
 
 def test_a_master_that_is_none_is_refused_before_java_starts(cli: CommandLine, project: PipelineProject) -> None:
     where = ("--project", str(project.root))
-    sentence = "'foo' is no master: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
+    sentence = "'foo' is not a Spark master: write local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
     for words in (("check", *where), ("run", *where), ("serve", *where), ("archive", "--topic", "a", "--to", "b")):
         refused = cli("pipeline", *words, "--master", "foo")
         assert refused.code == 2
@@ -223,7 +223,7 @@ def test_a_master_that_is_none_is_refused_before_java_starts(cli: CommandLine, p
     project.spec_path.write_text(text.replace("configuration:\n", "configuration:\n  spark.master: foo\n"))
     refused = cli("pipeline", "run", *where)
     assert refused.code == 2
-    assert "'spark.master' is 'foo', which is no master" in refused.err
+    assert "'spark.master' is 'foo', not a Spark master" in refused.err
 
 
 def test_masters() -> None:
@@ -271,7 +271,7 @@ def test_a_replay_that_is_refused_leaves_nothing_behind(
             where = ("--bootstrap-server", broker.bootstrap_servers)
             refused = cli("pipeline", "replay", *words, *more, *where)
             assert refused.code == 2
-            assert "--offsets names partition 7: there are 0, 1" in refused.err
+            assert "--offsets has partition 7; the partitions are 0, 1" in refused.err
     assert [path for path in (tmp_path / "state").rglob("*") if path.name.startswith("replay")] == []
     assert not (tmp_path / "chosen").exists()
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.driver_log import LOG_LIMIT_BYTES
 from penstock.spark.pipeline import engine as engine_module
 from penstock.spark.pipeline.engine import PipelineEngine, last_words
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.session.driver_log import LOG_LIMIT_BYTES
 
 
 def test_settings_of_the_jvm(project: PipelineProject) -> None:

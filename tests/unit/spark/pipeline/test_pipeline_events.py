@@ -116,7 +116,10 @@ def test_the_cause_is_one_line_without_stack_and_plan(error: str, cause: str) ->
         (PYTHON, False),
         (UNREACHABLE, True),
         (f"{STREAM_FAILED} SQLSTATE: XXKST{PLAN}", True),
-        (PYTHON.replace("ValueError: no good: hhhh", "penstock.spark.producing.DeliveryFailed: t-0: refused"), False),
+        (
+            PYTHON.replace("ValueError: no good: hhhh", "penstock.spark.sink.producing.DeliveryFailed: t-0: refused"),
+            False,
+        ),
         (
             PYTHON.replace(
                 "ValueError: no good", "DeliveryFailed: not acknowledged within kafka.delivery.timeout.ms=1"

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import BlockingAdmin, BlockingProducer
-from penstock.spark.options import cluster_options
+from penstock.spark.options.cluster import cluster_options
 from penstock.spark.pipeline.lag import LagMeter, PartitionLag
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -56,7 +56,7 @@ def test_a_topic_created_anew_is_never_caught_up() -> None:
             assert not meter.is_caught_up({FIRST: 3}, ids), "as long as the one before"
             (lag,) = meter.lags({FIRST: 3}, ids)
             assert (lag.end, lag.lag) == (3, None)
-            assert lag.loss == "topic clicks was deleted and created anew since it was read"
+            assert lag.loss == "topic clicks was deleted and created again since it was read"
             assert meter.total({FIRST: 3}, ids) is None
 
 

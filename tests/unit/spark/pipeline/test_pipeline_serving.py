@@ -221,7 +221,7 @@ def test_a_jvm_that_died_is_started_anew(project: PipelineProject, monkeypatch: 
     assert played.waited == [1.0, 5.0, 5.0]
     assert played.said[:2] == [
         "the run failed: connection refused (attempt 1 of 4; again in 1 s)",
-        "Spark has ended: starting it anew",
+        "Spark has ended: restarting it",
     ]
     assert "the pipeline runs again" in played.said
 
@@ -274,7 +274,7 @@ def test_a_changed_specification_is_told_once(project: PipelineProject, monkeypa
 
     monkeypatch.setattr(played, "wait", wait)
     played.serve(None, None)
-    told = [line for line in played.said if line.startswith("spark-pipeline.yml has changed: this goes on with what")]
+    told = [line for line in played.said if line.startswith("spark-pipeline.yml has changed: the old version")]
     assert len(told) == 2
 
 
@@ -292,7 +292,7 @@ def test_a_broker_that_is_away_is_waited_for(project: PipelineProject, monkeypat
     assert len(played.left_out) == 2
     assert [line for line in played.said if "127.0.0.1:1" in line] == [
         "waiting for 127.0.0.1:1: no broker answers",
-        "127.0.0.1:1 answers: going on",
+        "127.0.0.1:1 answers: continuing",
     ]
     assert waiting[1:4] == [("waiting", "no broker answers at 127.0.0.1:1")] * 3
     assert read_status(project)["message"] == ""

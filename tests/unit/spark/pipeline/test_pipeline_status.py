@@ -77,7 +77,7 @@ def test_a_topic_created_anew_is_a_problem(project: PipelineProject, checkpoint:
                 producer.submit("clicks", "x", partition=0)
         found = pipeline_status(project.with_servers(broker.bootstrap_servers), 10)
     (problem,) = found.problems
-    assert problem.startswith("flow events: topic clicks was deleted and created anew since it was read. ")
+    assert problem.startswith("flow events: topic clicks was deleted and created again since it was read. ")
     assert problem.endswith("to read the topic from the start: penstock pipeline reset --flow events")
     assert (found.flows[0].lag, found.flows[0].partitions[0].end) == (None, 9)
 

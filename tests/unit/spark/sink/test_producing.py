@@ -16,9 +16,9 @@ from penstock.model.errors import ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.spark.lanes import PartitionWritten, ProducerIdentity
-from penstock.spark.producing import DeliveryFailed, TaskProducer
-from penstock.spark.sink_options import ProducerOptions
+from penstock.spark.sink.lanes import PartitionWritten, ProducerIdentity
+from penstock.spark.sink.options import ProducerOptions
+from penstock.spark.sink.producing import DeliveryFailed, TaskProducer
 
 OPTIONS = ProducerOptions(retry_backoff_ms=0, max_request_bytes=400, delivery_timeout_ms=60_000)
 ONE = TopicPartition("t", 0)
@@ -151,7 +151,7 @@ def test_one_record_too_large_says_topic_size_and_setting() -> None:
 @pytest.mark.parametrize(
     ("code", "sentence"),
     [
-        (ErrorCode.INVALID_TIMESTAMP, "look at the column timestamp"),
+        (ErrorCode.INVALID_TIMESTAMP, "check the column timestamp"),
         (ErrorCode.INVALID_RECORD, "a compacted topic needs a key"),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t-0: .* is refused with TOPIC_AUTHORIZATION_FAILED"),
     ],

@@ -21,9 +21,9 @@ from pyspark.sql.types import (
 )
 
 from penstock.records.compression import GZIP, LZ4, NONE, ZSTD
-from penstock.spark.positions import InvalidOption
-from penstock.spark.sink import batch_writer, stream_writer
-from penstock.spark.sink_options import ACKS_ALL, SinkOptions, check_columns
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.sink.options import ACKS_ALL, SinkOptions, check_columns
+from penstock.spark.sink.writers import batch_writer, stream_writer
 
 SERVERS = {"kafka.bootstrap.servers": "localhost:9092"}
 HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
@@ -119,7 +119,7 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
             "1",
             r"'kafka\.batch\.sise' is not a producer setting .* did you mean 'kafka\.batch\.size'",
         ),
-        ("kafka.key.serializer", "x", r"'kafka\.key\.serializer' is not supported: keys are written as they are"),
+        ("kafka.key.serializer", "x", r"'kafka\.key\.serializer' is not supported: keys are written unchanged"),
         ("kafka.transactional.id", "x", r"'kafka\.transactional\.id' is not supported"),
         ("kafka.partitioner.class", "x", r"give the rows a column 'partition'"),
         ("kafka.acks", "0", r"'kafka\.acks' is 0: rows could be lost"),
@@ -130,7 +130,7 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
         ("kafka.enable.idempotence", "yes", r"'kafka\.enable\.idempotence' is 'yes': write true or false"),
         ("includeHeaders", "maybe", r"'includeHeaders' is 'maybe'"),
         ("topic", " ", r"'topic' is empty"),
-        ("delivery", "exactly_once", r"'exactly_once': the broker has no transactions yet"),
+        ("delivery", "exactly_once", r"'exactly_once': the sink does not write in transactions yet"),
         ("delivery", "never", r"'delivery' is 'never': write 'at_least_once'"),
         ("kafka.bootstrap.servers", "host:port", r"'kafka\.bootstrap\.servers' has 'host:port'"),
         ("kafka.partitioner.ignore.keys", "true", "'kafka.partitioner.ignore.keys' is true: .* column 'partition'"),

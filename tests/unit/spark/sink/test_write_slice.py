@@ -22,11 +22,11 @@ from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
 from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
-from penstock.spark.lanes import PartitionWritten  # noqa: E402
-from penstock.spark.producing import DeliveryFailed  # noqa: E402
-from penstock.spark.sink import TaskRefused, TaskWritten, batch_writer, totals, write_slice  # noqa: E402
-from penstock.spark.sink_delivery import AtLeastOnce, Slice, describe  # noqa: E402
-from penstock.spark.sink_options import SinkOptions  # noqa: E402
+from penstock.spark.sink.delivery import AtLeastOnce, Slice, describe  # noqa: E402
+from penstock.spark.sink.lanes import PartitionWritten  # noqa: E402
+from penstock.spark.sink.options import SinkOptions  # noqa: E402
+from penstock.spark.sink.producing import DeliveryFailed  # noqa: E402
+from penstock.spark.sink.writers import TaskRefused, TaskWritten, batch_writer, totals, write_slice  # noqa: E402
 from penstock.testing import Broker  # noqa: E402
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream  # noqa: E402
 from penstock.wire_client.requests.partitioner import partition_for_key  # noqa: E402
@@ -229,7 +229,7 @@ def test_a_batch_write_is_refused_by_the_driver_and_not_tried_again(broker: Brok
     written = writer.write(iter([good]))
     with pytest.raises(UnsuitableRows, match=r"^column topic is null in row 0: [^()]*$"):
         writer.commit([written, refused])
-    with pytest.raises(UnsuitableRows, match=r"\(and the like in 1 more tasks\)$"):
+    with pytest.raises(UnsuitableRows, match=r"\(and similar errors in 1 more tasks\)$"):
         writer.commit([refused, None, refused])
     writer.abort([written, refused])
     writer.commit([written])

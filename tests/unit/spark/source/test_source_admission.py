@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
+from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 
 
 def at(*offsets: int) -> dict[TopicPartition, int]:

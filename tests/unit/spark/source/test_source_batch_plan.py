@@ -26,12 +26,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.model.errors import PenstockError
-from penstock.spark.batch_reader import PenstockBatchReader, plan
-from penstock.spark.columns import check_schema, source_schema
-from penstock.spark.options import SourceOptions
-from penstock.spark.planning import OffsetPlanner
-from penstock.spark.positions import InvalidOption
-from penstock.spark.pushdown import Bounds
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.source.batch_reader import PenstockBatchReader, plan
+from penstock.spark.source.columns import check_schema, source_schema
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planning import OffsetPlanner
+from penstock.spark.source.pushdown import Bounds
 
 SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

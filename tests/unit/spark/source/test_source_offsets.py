@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset, UnreadableOffset
+from penstock.spark.source.offsets import NO_TOPIC_ID, SourceOffset, UnreadableOffset
 
 A, B = b"\x0f" * 16, b"\xff" * 16
 
@@ -36,7 +36,7 @@ def test_text_is_the_same_for_equal_offsets_and_comes_back() -> None:
         ({"logOffset": 5}, "offsets of version None, and this source reads version 1"),
         ({"version": 2, "group": "g", "topics": {}}, "offsets of version 2"),
         ({"version": 1, "topics": {}}, "no readable offsets"),
-        ({"version": 1, "group": "g", "topics": {"a": {"id": "??", "partitions": {}}}}, "is no topic id"),
+        ({"version": 1, "group": "g", "topics": {"a": {"id": "??", "partitions": {}}}}, "is not a topic id"),
         (
             {"version": 1, "group": "g", "topics": {"a": {"id": "Dw8PDw8PDw8PDw8PDw8PDw", "partitions": {"x": 1}}}},
             "invalid",

@@ -8,15 +8,15 @@ import pytest
 
 from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.options import SourceOptions, duration_ms
-from penstock.spark.positions import (
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.source.options import SourceOptions, duration_ms
+from penstock.spark.source.positions import (
     AssignedPartitions,
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
     Committed,
     Earliest,
-    InvalidOption,
     Latest,
     TopicPattern,
     Topics,
@@ -143,7 +143,7 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"assign": "{}"}, "exactly one of the options subscribe, subscribePattern, assign .*subscribe and assign are"),
+        ({"assign": "{}"}, "exactly one of the options subscribe, subscribePattern, assign: subscribe and assign are"),
         ({"subscribe": " , "}, "option 'subscribe' is ' , ': give one or more topics"),
         (
             {"startingOffsets": "begin"},
@@ -175,13 +175,13 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported: use the option 'startingOffsets'"),
         ({"zzz": "x"}, "option 'zzz' is not known to the penstock source: there are assign, "),
         ({"kafka.auto.offset.reset": "latest"}, "'kafka.auto.offset.reset' is not supported: use .*'startingOffsets'"),
-        ({"kafka.key.deserializer": "x"}, "'kafka.key.deserializer' is not supported: keys come as binary"),
+        ({"kafka.key.deserializer": "x"}, "'kafka.key.deserializer' is not supported: keys are binary"),
         ({"kafka.enable.auto.commit": "true"}, "'kafka.enable.auto.commit' is not supported"),
         ({"kafka.interceptor.classes": "x"}, "'kafka.interceptor.classes' is not supported"),
         ({"kafka.acks": "all"}, "'kafka.acks' is not a consumer setting"),
         ({"kafka.isolation.level": "serializable"}, "'kafka.isolation.level' is 'serializable'"),
         ({"kafka.bootstrap.servers": "host:port"}, "'kafka.bootstrap.servers' has 'host:port': write HOST:PORT"),
-        ({"kafka.bootstrap.servers": ","}, "give HOST:PORT of one broker or more"),
+        ({"kafka.bootstrap.servers": ","}, "give HOST:PORT of at least one broker"),
         ({"kafka.security.protocol": "KERBEROS"}, "security.protocol=KERBEROS is not supported"),
     ],
 )
@@ -195,7 +195,7 @@ def test_mistakes_of_a_stream(options: dict[str, str], sentence: str) -> None:
     [
         ({"startingOffsets": "latest"}, "option 'startingOffsets' cannot be latest in batch queries"),
         ({"startingOffsets": '{"clicks":{"0":-1}}'}, "partition 0 of 'clicks' cannot be latest in batch queries"),
-        ({"endingOffsets": "earliest"}, "option 'endingOffsets' is latest or JSON"),
+        ({"endingOffsets": "earliest"}, "option 'endingOffsets' must be latest or JSON"),
         ({"endingOffsets": "end"}, "option 'endingOffsets' is 'end': write latest or JSON, for example"),
         ({"endingOffsets": '{"clicks":{"0":-2}}'}, "partition 0 of 'clicks' cannot be earliest in batch queries"),
         (
@@ -220,7 +220,7 @@ def test_mistakes_of_a_batch(options: dict[str, str], sentence: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "sentence"),
     [
-        ("subscribePattern", "(", r"option 'subscribePattern' is '\(', no regular expression"),
+        ("subscribePattern", "(", r"option 'subscribePattern' is '\(', not a regular expression"),
         ("subscribePattern", "  ", "option 'subscribePattern' is empty"),
         ("assign", "clicks", "option 'assign' is 'clicks': write partitions by topic"),
         ("assign", '{"a":[-1]}', r"option 'assign' gives \[-1\] for 'a'"),
@@ -244,5 +244,5 @@ def test_durations(text: str, ms: int) -> None:
 
 
 def test_no_subscription_names_the_way_of_tables() -> None:
-    with pytest.raises(InvalidOption, match=r"none is given; of a catalog table give the options by WITH \(\.\.\.\)"):
+    with pytest.raises(InvalidOption, match=r"none is given; for a catalog table give the options by WITH \(\.\.\.\)"):
         SourceOptions.for_batch({})

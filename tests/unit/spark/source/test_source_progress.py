@@ -11,8 +11,9 @@ from fake_cluster import FakeCluster, FakeTime
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.options import GroupOptions
-from penstock.spark.progress import GroupProgress, group_of, new_group
+from penstock.spark.progress import group_of
+from penstock.spark.source.group_progress import GroupProgress, new_group
+from penstock.spark.source.options import GroupOptions
 from penstock.wire_client.requests.errors import BrokerUnreachable
 
 
@@ -48,7 +49,7 @@ def test_failure_is_a_warning_and_is_tried_again_later(
     cluster.refusal = error
     progress.report("g", at(5))
     progress.report("g", at(6))
-    assert caplog.messages == [f"the progress of the query is not shown by group 'g': {reason}"]
+    assert caplog.messages == [f"group 'g' does not show the progress of the query: {reason}"]
     cluster.refusal = None
     progress.report("g", at(7))
     assert cluster.commits == []
@@ -66,7 +67,10 @@ def test_offsets_that_others_committed_are_left_alone(caplog: pytest.LogCaptureF
         time.sleep(31)
     assert cluster.committed["billing"] == at(90)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "group 'billing': it has offsets of another consumer (90 for t-0)" in warning
+    assert (
+        "group 'billing' does not show the progress of the query: it has offsets of another consumer (90 for t-0)"
+        in warning
+    )
     assert "Give the query another groupId" in warning
     del cluster.committed["billing"]
     progress.report("billing", at(6))

@@ -11,10 +11,10 @@ from fake_cluster import FakeCluster
 
 from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset
-from penstock.spark.options import SourceOptions
-from penstock.spark.progress import GroupProgress
-from penstock.spark.query_watch import FinishedTo, QueryWatch
+from penstock.spark.source.group_progress import GroupProgress
+from penstock.spark.source.offsets import NO_TOPIC_ID, SourceOffset
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.query_watch import FinishedTo, QueryWatch
 
 TP = TopicPartition("t", 0)
 
@@ -42,7 +42,7 @@ class FakeQuery:
     def options(self, source: str) -> Mapping[str, str]:
         assert source.startswith("source ")
         if self.given is None:
-            raise PenstockError("it is not in the query's plan")
+            raise PenstockError("the source is not in the query's plan")
         return self.given
 
 

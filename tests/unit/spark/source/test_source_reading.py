@@ -14,12 +14,12 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
-from penstock.spark import reading
-from penstock.spark.columns import arrow_schema, source_schema
-from penstock.spark.offsets import DataLoss
-from penstock.spark.options import SourceOptions
-from penstock.spark.reading import read_split
-from penstock.spark.splits import Split
+from penstock.spark.source import reading
+from penstock.spark.source.columns import arrow_schema, source_schema
+from penstock.spark.source.offsets import DataLoss
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.reading import read_split
+from penstock.spark.source.splits import Split
 from penstock.testing import Broker
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
@@ -87,11 +87,13 @@ def test_exactly_the_split(log: FakeLog) -> None:
 
 def test_retention_that_passed_the_split(log: FakeLog, caplog: pytest.LogCaptureFixture) -> None:
     log.first = 40
-    with pytest.raises(DataLoss, match=r"partition 0 of 't' no longer has offset 13: .*available is 40\. To go on"):
+    with pytest.raises(
+        DataLoss, match=r"partition 0 of 't' no longer has offset 13: .*available offset is 40\. To continue"
+    ):
         offsets(13, 57)
     assert offsets(13, 57, failOnDataLoss="false") == list(range(40, 57))
     assert offsets(13, 37, failOnDataLoss="false") == []
-    assert "no longer has offset 13: the first that is available is 40. Going on" in caplog.text
+    assert "no longer has offset 13: the first available offset is 40. Continuing" in caplog.text
 
 
 def test_log_that_became_shorter(log: FakeLog) -> None:
@@ -118,7 +120,7 @@ def test_log_that_came_back_shorter(monkeypatch: pytest.MonkeyPatch, caplog: pyt
             ):
                 offsets(start, 20, **servers)
             assert offsets(start, 20, failOnDataLoss="false", **servers) == list(range(start, 10))
-    assert "Going on, since failOnDataLoss is false" in caplog.text
+    assert "Continuing, because failOnDataLoss is false" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import SourceOffset
-from penstock.spark.splits import Split, cut, ranges_between
+from penstock.spark.source.offsets import SourceOffset
+from penstock.spark.source.splits import Split, cut, ranges_between
 
 
 def offset(*positions: int, topic_id: int = 1) -> SourceOffset:

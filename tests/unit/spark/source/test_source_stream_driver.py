@@ -14,14 +14,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.sdk import BlockingAdmin
-from penstock.spark.columns import source_schema
-from penstock.spark.offsets import DataLoss, SourceOffset
-from penstock.spark.options import SourceOptions
-from penstock.spark.planning import OffsetPlanner
-from penstock.spark.progress import GroupProgress
-from penstock.spark.record_sizes import RecordSizes, bytes_per_offset
-from penstock.spark.splits import Split
-from penstock.spark.stream_reader import PenstockStreamReader, StreamDriver
+from penstock.spark.source.columns import source_schema
+from penstock.spark.source.group_progress import GroupProgress
+from penstock.spark.source.offsets import DataLoss, SourceOffset
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planning import OffsetPlanner
+from penstock.spark.source.record_sizes import RecordSizes, bytes_per_offset
+from penstock.spark.source.splits import Split
+from penstock.spark.source.stream_reader import PenstockStreamReader, StreamDriver
 from penstock.testing import Broker
 
 
@@ -272,7 +272,7 @@ def test_retention_that_passed_a_stopped_query(cluster: FakeCluster) -> None:
     query = Query(cluster)
     initial = query.reader.initialOffset()
     cluster.log("clicks", 0).first = 200
-    with pytest.raises(DataLoss, match="no longer has offset 0: the first that is available is 200"):
+    with pytest.raises(DataLoss, match="no longer has offset 0: the first available offset is 200"):
         query.next(initial)
     # The limit is of records that are there.
     going_on = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="100")

@@ -11,12 +11,12 @@ import pytest
 
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
-from penstock.spark import reading
-from penstock.spark.columns import arrow_schema, source_schema
 from penstock.spark.decode import CorruptRecordBatch
-from penstock.spark.options import SourceOptions
-from penstock.spark.reading import read_split
-from penstock.spark.splits import Split
+from penstock.spark.source import reading
+from penstock.spark.source.columns import arrow_schema, source_schema
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.reading import read_split
+from penstock.spark.source.splits import Split
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from penstock.wire.messages.list_offsets import (
@@ -101,7 +101,7 @@ def test_untouched(log: Log, broker: ScriptedBroker) -> None:
         (changed(23, 0, 0, 0, 3), "at base offset 20: checksum does not match"),
         (changed(16, 3), "at base offset 20: magic 3"),
         (changed(8, 0, 0, 0, 9), "at base offset 20: batch length 9"),
-        (changed(0, 0, 0, 0, 1), "beyond the end of the log, which is 50, and lies where offset 20 should be"),
+        (changed(0, 0, 0, 0, 1), r"beyond the end of the log \(50\), at the place of offset 20"),
         (changed(7, 5), "at base offset 5: it"),
     ],
     ids=["value", "last offset delta", "magic", "length", "base offset raised", "base offset lowered"],

@@ -1,8 +1,8 @@
-"""Small files of an archive merged into larger ones.
+"""Merging of an archive's small files into larger ones.
 
-Only files of the same partition and day that follow each other are merged, so a merged file is in the order of its
-offsets, too. While an archive grows a file is merged with younger ones only if those are about as large together: each
-record is then written again a few times at most (as often as its file grows by half), not with every run.
+Only consecutive files of the same partition and day are merged, so that a merged file is also in the order of offsets.
+While an archive grows, a file is merged with younger ones only if those are about as large together. So each record is
+rewritten a few times at most (each time its file grows by half), not in every run.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from penstock.spark.jobs.archives.writing import FILE_SCHEMA, StagedWriter
 from penstock.spark.jobs.errors import JobFailed
 
 FULL = 0.75
-"""A file of this part of the wished size is left alone."""
+"""A file of at least this share of the target size is left alone."""
 SIMILAR = 2
-"""How much larger than all younger ones together a file may be to be merged with them."""
+"""How much larger than all younger files together a file may be and still be merged with them."""
 
 
 def merges(
@@ -26,7 +26,7 @@ def merges(
 ) -> list[list[ArchivedFile]]:
     """Groups of files to be merged, each group in order.
 
-    fan_in: how many files make a merge worth its while. is_thorough: as few files as possible, at any cost.
+    fan_in: the number of files that makes a merge worthwhile. is_thorough: as few files as possible, at any cost.
     """
     found = []
     group_up = _thorough if is_thorough else _lazy
@@ -50,7 +50,7 @@ def _thorough(files: list[ArchivedFile], max_file_bytes: int) -> list[list[Archi
 
 
 def _lazy(files: list[ArchivedFile], max_file_bytes: int) -> list[list[ArchivedFile]]:
-    """From the youngest back."""
+    """Groups files, beginning with the youngest."""
     groups: list[list[ArchivedFile]] = [[]]
     for file in reversed(files):
         younger = _size(groups[-1])
@@ -74,7 +74,7 @@ def compact(
     watch: Callable[[list[ArchivedFile], ArchivedFile], None] = lambda old, new: None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> int:
-    """How many files became fewer. Each merge is a swap of its own, so it may end after any."""
+    """Returns by how many the number of files was reduced. Each merge is a separate swap, so it may stop after any."""
     fewer = 0
     for group in merges(archive.load().files, max_file_bytes, fan_in, is_thorough=is_thorough):
         if is_stopping():
@@ -101,7 +101,7 @@ def _merge(archive: Archive, group: list[ArchivedFile]) -> ArchivedFile:
 
 
 def _check(archive: Archive, group: list[ArchivedFile], merged: ArchivedFile) -> None:
-    """Before the originals go."""
+    """Checks a merged file before the originals are replaced."""
     wanted = (sum(file.rows for file in group), group[0].first, max(file.last for file in group))
     found = (merged.rows, merged.first, merged.last)
     if found != wanted:

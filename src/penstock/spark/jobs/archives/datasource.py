@@ -1,15 +1,15 @@
 """Archives in Spark: `format("penstock-archive")` with the option `path`, for the jobs that register it.
 
-Writing is a streaming sink: tasks stage files, the commit of a micro-batch adds all of them to the manifest at once.
-A batch that is run again, whole or in part, finds its records archived and stages nothing. Reading follows the
-manifest, so it is exact at any moment: rows of each partition come from one task, in the order of their offsets.
+Writing is a streaming sink: tasks stage files, and the commit of a micro-batch adds all of them to the manifest at
+once. A repeated batch or task finds its records archived and stages nothing. Reading follows the manifest, so it is
+always exact: one task reads the rows of a partition in the order of their offsets.
 
-A micro-batch is added only if its records are of the topics that the archive is of: by the offsets that Spark noted
-when it planned the batch, and by the topics that the cluster has after the batch was read.
+A micro-batch is added only if its records are from the archive's topics. This is checked with the offsets that Spark
+logged when it planned the batch, and with the cluster's topics after the batch was read.
 
-Options: path; for writing maxFileBytes, dateColumn, checkpoint (the directory that Spark notes offsets in) and how to
-reach the cluster; for reading topic, and startOffsets and endOffsets as JSON by
-partition (all of them; a partition that is not named is not read).
+Options: path; for writing maxFileBytes, dateColumn, checkpoint (the directory of Spark's offset log) and the options of
+the cluster; for reading topic, and startOffsets and endOffsets as JSON by partition (partitions that are not named are
+not read).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from penstock.spark.columns import COLUMNS, arrow_schema, source_schema
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, StagedFile
-from penstock.spark.options import cluster_options
+from penstock.spark.options.cluster import cluster_options
+from penstock.spark.source.columns import COLUMNS, arrow_schema, source_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 FORMAT = "penstock-archive"
 FAN_IN = 8
-"""While records come in, as many small files are merged at a time."""
+"""The number of small files in a merge while records arrive."""
 
 
 class ArchiveDataSource(DataSource):
@@ -76,7 +76,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         from penstock.spark.jobs.archives.writing import WritePlan, stage
-        from penstock.spark.reading import spare_the_heap
+        from penstock.spark.worker import spare_the_heap
 
         archive = Archive(self._directory)
         plan = WritePlan(archive.staging, self._max_file_bytes, self._date_column, archive.load().ends)
@@ -87,11 +87,11 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         from penstock.spark.jobs.archives.compaction import compact
         from penstock.spark.jobs.archives.origins import planned_origin, present_origin
-        from penstock.spark.reading import cluster_for
+        from penstock.spark.worker import cluster_for
 
         archive = Archive(self._directory)
         planned = planned_origin(self._checkpoint, batchId)
-        # Asked after the batch was read: records of a topic that was created anew before or meanwhile do not pass.
+        # Asked after the batch was read, so that records of a topic that was created again are refused.
         present = present_origin(cluster_for(self._cluster), planned.topic_ids)
         files = _staged(messages)
         archive.add(files, [planned, present])
@@ -99,7 +99,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
             compact(archive, self._max_file_bytes, FAN_IN)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Also called when `commit` raised: what it had put in place is no longer in staging."""
+        """Also called after `commit` raised: files that it put in place are no longer in staging."""
         archive = Archive(self._directory)
         for staged in _staged(messages):
             archive.staged_path(staged.name).unlink(missing_ok=True)
@@ -141,11 +141,11 @@ class ArchiveReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, ArchivedRange):
-            return  # Spark's stand-in when there is nothing to read
+            return  # Spark's placeholder when there is nothing to read
         import pyarrow as pa
 
         from penstock.spark.jobs.archives.reading import read_in_order
-        from penstock.spark.reading import spare_the_heap
+        from penstock.spark.worker import spare_the_heap
 
         wanted = arrow_schema(self._schema)
         columns = [name for name in COLUMNS if name != "topic"]

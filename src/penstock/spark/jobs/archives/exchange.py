@@ -1,6 +1,6 @@
-"""Two directories that change places in one step, so that nobody ever sees half of it.
+"""An atomic exchange of two directories.
 
-Linux can (renameat2 with RENAME_EXCHANGE, on ext4, xfs, btrfs, tmpfs and others); Python has no function for it.
+Linux has renameat2 with RENAME_EXCHANGE (on ext4, xfs, btrfs, tmpfs and others); Python has no function for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EX
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """False: this system or this file system has no way to do it, and nothing was changed. Raises OSError."""
+    """False if the system or the file system does not support it; then nothing was changed. Raises OSError."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

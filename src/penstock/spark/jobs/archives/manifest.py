@@ -1,18 +1,17 @@
-"""The manifest of an archive: what is in it. Every change of the archive is one atomic exchange of this file.
+"""The manifest of an archive lists its files. Every change of the archive is one atomic replacement of the manifest.
 
-Records come in by `add`: their files are complete in staging, are renamed into place, and count once the manifest has
-them. A crash between leaves strays: files in place that no manifest knows. `recover` moves them aside, to
-`_penstock/strays`; their records are read from the topic again, since the manifest's ends did not move. It deletes
-none: with a manifest from an older backup they may be all there is of these records.
+`add` adds records: their files are complete in staging, are renamed into place, and count once the manifest has them. A
+crash in between leaves strays: files in place that are not in the manifest. `recover` moves them to `_penstock/strays`.
+Their records are read from the topic again, because the manifest's ends did not move. Strays are not deleted: if the
+manifest is from an older backup, they may be the only copy of their records.
 
-Files are merged by `swap`: the merged file is complete in staging, the manifest names it and what it replaces, then the
-directory of the day changes places with one that has the merged file instead of the old ones. A crash between is
-finished by `recover`. So at any moment whoever lists the files sees each record once. Where the file system cannot
-exchange directories the old files are removed before the new one is in place: for that moment they are not seen.
+`swap` merges files: the merged file is complete in staging, the manifest names it and the files that it replaces, then
+the directory of the day is exchanged with one that has the merged file instead of the old ones. `recover` finishes a
+swap after a crash. So a listing of the files shows each record once at any moment. If the file system cannot exchange
+directories, the old files are removed before the new one is in place: for that moment their records are missing.
 
-Invariants: in place and in the manifest, no two files have a record in common; files that the manifest has without a
-swap under way are in place; all records of a topic are of one topic id. Must not know: Spark, Arrow, what is inside the
-files.
+Invariants: in place and in the manifest, no two files have a record in common. Files of the manifest without a swap
+under way are in place. All records of a topic have one topic id. Must not know: Spark, Arrow, the content of files.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from penstock.spark.jobs.places import JobLock
 logger = logging.getLogger(__name__)
 
 VERSION = 1
-# Not .parquet: tools that search all directories must not find them.
+# Not .parquet: tools that search all directories must not find these files.
 STAGED_SUFFIX = ".parquet.tmp"
 STRAY_SUFFIX = ".stray"
 DAY_PREFIX = "day-"
@@ -46,11 +45,11 @@ FILE_NAME = re.compile(r"p\d{5,}-\d{20}-\d{20}\.parquet")
 
 
 class OverlappingFiles(JobError):
-    """Records that the archive has already: two processes write it, against the lock."""
+    """Records that are already archived: two processes write the archive, despite the lock."""
 
 
 class ChangedTopic(JobError):
-    """Offsets of the topic do not mean what they did: it was created anew, or its log became shorter."""
+    """The old offsets of the topic are invalid: it was created again, or its log became shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ class ArchivedFile:
 
     @property
     def path(self) -> str:
-        """Below the archive's directory."""
+        """The path relative to the archive's directory."""
         name = f"p{self.partition:05d}-{self.first:020d}-{self.last:020d}.parquet"
         return f"topic={self.topic}/date={self.date}/{name}"
 
@@ -88,16 +87,16 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What somebody says the records of a batch come from."""
+    """The origin of a batch's records, by one source of information."""
 
     topic_ids: Mapping[str, str]
     read_to: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Where the batch ends, whether there were records before that or not."""
+    """The ends of the batch, also for partitions without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """One merge that is decided: the staged file takes the place of `replaced`."""
+    """A merge under way: the staged file replaces `replaced`."""
 
     staged: StagedFile
     replaced: tuple[str, ...]
@@ -107,7 +106,7 @@ class Swap:
 class Manifest:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The next offset to be archived."""
+    """The next offset to be archived, by partition."""
     files: tuple[ArchivedFile, ...] = ()
     swap: Swap | None = None
 
@@ -127,7 +126,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Manifest:
-        """Raises KeyError, TypeError, ValueError for what is no manifest of this version."""
+        """Raises KeyError, TypeError or ValueError if it is not a manifest of this version."""
         if given["version"] != VERSION:
             raise ValueError(f"version {given['version']}, and this penstock reads version {VERSION}")
         topics = given["topics"]
@@ -149,8 +148,7 @@ R = TypeVar("R")
 
 
 def _changing(method: Callable[Concatenate[Archive, P], R]) -> Callable[Concatenate[Archive, P], R]:
-    """One change at a time. A commit may outlive the query that was stopped in the middle of it: whoever comes next
-    waits for it."""
+    """Serializes changes. A commit may outlive its stopped query, and the next change waits for it."""
 
     @functools.wraps(method)
     def alone(archive: Archive, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -166,8 +164,7 @@ def _changing(method: Callable[Concatenate[Archive, P], R]) -> Callable[Concaten
 
 
 class Archive:
-    """A directory with a manifest. Methods that change it are for the holder of its lock, and for processes that the
-    holder started."""
+    """A directory with a manifest. Only the holder of its lock, and processes that it started, may change it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -186,7 +183,7 @@ class Archive:
         except FileNotFoundError:
             return Manifest()
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise WrongJob(f"{self.manifest_path} is no manifest of an archive: {error}") from None
+            raise WrongJob(f"{self.manifest_path} is not a manifest of an archive: {error}") from None
 
     def lock(self) -> JobLock:
         return JobLock(self.state / "lock", f"archive {self.directory}")
@@ -196,15 +193,14 @@ class Archive:
 
     @_changing
     def create(self, topic_ids: Mapping[str, str], starts: Mapping[TopicPartition, int]) -> Manifest:
-        """Make the directory an archive of these topics too. Raises WrongJob when one is not what it was.
+        """Makes the directory an archive, also of these topics. Raises WrongJob if a topic has changed.
 
-        starts: the first offset there is of each partition. That is where a topic that is new here begins, noted right
-        away, so that records that come and expire before the next run are missed then. A partition that was added to a
-        topic later begins at 0.
+        starts: the first offset of each partition. A new topic begins there. The offsets are saved right away, so that
+        records that arrive and expire before the next run are noticed. A partition that is added later begins at 0.
         """
         found = self.load()
         if not self.exists and any(self.directory.glob("**/*.parquet")):
-            raise WrongJob(f"{self.directory} has Parquet files and is no archive: take a directory of its own")
+            raise WrongJob(f"{self.directory} has Parquet files and is not an archive: choose another directory")
         for topic, text in topic_ids.items():
             known = found.topic_ids.get(topic, text)
             if known != text:
@@ -217,9 +213,9 @@ class Archive:
 
     @_changing
     def add(self, staged: Iterable[StagedFile], origins: Iterable[Origin]) -> Manifest:
-        """Files of new records, or none. They must follow on what is archived. Raises OverlappingFiles, ChangedTopic.
+        """Adds files of new records, which must follow the archived ones. Raises OverlappingFiles, ChangedTopic.
 
-        origins: of the batch, also of what was left out since it seems to be archived; each must be what it was.
+        origins: the origins of the whole batch, also of records that are already archived. They must not have changed.
         """
         found = self.load()
         for origin in origins:
@@ -255,12 +251,12 @@ class Archive:
     def _created_again(self, topic: str, known: str, now: str) -> str:
         return (
             f"topic {topic} was deleted and created again since it was archived in {self.directory} (its id was "
-            f"{known}, now {now}), so its offsets began anew: archive it into another directory"
+            f"{known}, now {now}), so its offsets began again: archive it into another directory"
         )
 
     @_changing
     def swap(self, swap: Swap) -> Manifest:
-        """Put a merged file in the place of those it was made of."""
+        """Replaces files by their merged file."""
         found = self.load()
         gone = set(swap.replaced)
         kept = [file for file in found.files if file.path not in gone]
@@ -269,7 +265,7 @@ class Archive:
 
     @_changing
     def recover(self, say: Callable[[str], None] = logger.warning) -> Manifest:
-        """Finish or undo what a crash left half done. `say` is told of files that are moved aside."""
+        """Finishes or undoes a change that a crash interrupted. `say` reports files that are moved aside."""
         found = self._finish_swap(self.load())
         known = {file.path for file in found.files}
         strays = [path for path in self._in_place() if str(path.relative_to(self.directory)) not in known]
@@ -287,7 +283,7 @@ class Archive:
         if missing:
             raise WrongJob(
                 f"{self.directory} lacks {len(missing)} of the files in its manifest, the first is {missing[0]}: "
-                "bring them back, or archive anew into another directory"
+                "restore them, or archive the topics again into another directory"
             )
         return found
 
@@ -302,7 +298,7 @@ class Archive:
         say(
             f"Moved {len(strays)} files that the manifest does not name to {aside}, the first is "
             f"{strays[0].relative_to(self.directory)}: a crash left them, or the manifest is an older one. Their "
-            "records are read again if the topic still has them; look, and delete that directory"
+            "records are read again if the topic still has them. Check the files and delete that directory"
         )
 
     def staged_path(self, name: str) -> Path:
@@ -311,7 +307,7 @@ class Archive:
     def _finish_swap(self, found: Manifest) -> Manifest:
         if found.swap is None:
             return found
-        # In place means done: it is the last step in either way.
+        # A merged file in place means that the swap is done: that is the last step.
         if not self.place_of(found.swap.staged.file).exists() and not self._exchange_day(found.swap):
             for path in found.swap.replaced:
                 (self.directory / path).unlink(missing_ok=True)
@@ -322,7 +318,7 @@ class Archive:
         return changed
 
     def _exchange_day(self, swap: Swap) -> bool:
-        """False: not on this file system."""
+        """False if the file system does not support it."""
         day = self.place_of(swap.staged.file).parent
         fresh = self.staging / f"{DAY_PREFIX}{uuid.uuid4().hex}"
         fresh.mkdir()
@@ -369,7 +365,7 @@ class Archive:
 
 
 def sync(directory: Path) -> None:
-    """Names in it are on the disk when this returns."""
+    """Flushes the directory, so that the names in it survive a power failure."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

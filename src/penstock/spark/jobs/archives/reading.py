@@ -1,7 +1,7 @@
-"""Reading archived files: the records of one partition in the order of their offsets.
+"""Reading of archived files: the records of one partition in the order of their offsets.
 
-Files of one day follow each other. Those of two days may interleave, where producers' clocks did: then they are merged
-by offset, from as many files at a time as interleave. Must not know: Spark, manifests.
+Files of one day are consecutive. Files of two days interleave if producers' clocks differ; they are merged by offset,
+from all interleaving files at a time. Must not know: Spark, manifests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_in_order(
 
 
 def interleaved(files: Iterable[ArchivedFile]) -> list[list[ArchivedFile]]:
-    """Those whose ranges of offsets overlap together; the groups follow each other."""
+    """Groups files with overlapping ranges of offsets. The groups are consecutive."""
     groups: list[list[ArchivedFile]] = []
     last = -1
     for file in sorted(files, key=lambda file: file.first):
@@ -50,15 +50,15 @@ def _rows(path: Path, first: int, end: int, columns: Sequence[str]) -> Iterator[
     try:
         with pq.ParquetFile(path) as parquet:
             wanted = (number for number in range(parquet.num_row_groups) if _may_have(parquet, number, first, end))
-            for number in wanted:  # one by one: a batch never holds more than a row group
+            for number in wanted:  # one at a time: a batch never has more than a row group
                 for batch in parquet.iter_batches(BATCH_ROWS, row_groups=[number], columns=list(columns)):
                     start, stop = np.searchsorted(_offsets(batch), (first, end))
                     if start < stop:
                         yield batch.slice(start, stop - start)
     except FileNotFoundError:
-        raise JobFailed(f"{path} is gone: the archive was compacted meanwhile; run this again to go on") from None
+        raise JobFailed(f"{path} is gone: the archive was compacted meanwhile; run this again to resume") from None
     except pa.ArrowInvalid as error:
-        raise JobFailed(f"{path} is no readable Parquet file: {error}") from None
+        raise JobFailed(f"{path} is not a readable Parquet file: {error}") from None
 
 
 def _may_have(parquet: Any, number: int, first: int, end: int) -> bool:
@@ -80,7 +80,7 @@ def _merged(streams: Sequence[Iterator[RecordBatch]]) -> Iterator[RecordBatch]:
 
 
 def _gathered(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
-    """Where records alternate, slices are of single rows."""
+    """Joins small slices: where records alternate, slices have single rows."""
     waiting: list[RecordBatch] = []
     rows = 0
     for batch in batches:

@@ -1,8 +1,8 @@
-"""What a Spark task of an archive does: its rows as staged Parquet files, a file for each partition and day.
+"""The work of a Spark task of an archive: it stages its rows as Parquet files, one for each partition and day.
 
-Rows come in the order of their offsets, as the source reads them, and stay so. What the archive has already is left
-out. Row groups are gathered up to a size that is good to scan; memory is bounded whatever the number of days.
-Must not know: Spark, manifests but for the ends.
+Rows arrive in the order of their offsets, as the source reads them, and keep that order. Records that are already
+archived are left out. Row groups have a size that suits scans. Memory is bounded, whatever the number of days.
+Must not know: Spark, manifests except their ends.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Int64s = npt.NDArray[np.int64]
 ROW_GROUP_BYTES = 16 << 20
 BUFFERED_BYTES = 64 << 20
 MAX_OPEN = 64
-"""Files of as many days at once; with more the oldest is closed, and the next record of its day begins another."""
+"""The number of days with open files. With more, the oldest file is closed; its day may get another file later."""
 DAY_US = 86_400_000_000
 EPOCH = date(1970, 1, 1)
 FIRST_DAY, LAST_DAY = ((edge - EPOCH).days for edge in (date.min, date.max))
-"""Timestamps are any numbers: one outside, such as microseconds for milliseconds, is filed under the nearest."""
+"""Timestamps may be any numbers: one outside the range, as in microseconds, is filed under the nearest day."""
 
 FILE_SCHEMA: Any = pa.schema(
     [
@@ -52,7 +52,7 @@ FILE_SCHEMA: Any = pa.schema(
 
 
 def open_parquet(path: Path) -> Any:
-    """Keys and values hardly repeat, so they get no dictionary; offsets and timestamps grow slowly."""
+    """Keys and values hardly repeat, so they get no dictionary. Offsets and timestamps grow slowly."""
     return pq.ParquetWriter(
         path,
         FILE_SCHEMA,
@@ -64,7 +64,7 @@ def open_parquet(path: Path) -> Any:
 
 
 class StagedWriter:
-    """One file in the making. `topic_partition` and `date` are those of all its rows."""
+    """An unfinished file. All its rows have the same `topic_partition` and `date`."""
 
     def __init__(self, staging: Path, topic_partition: TopicPartition, day: str) -> None:
         self._name = f"{uuid.uuid4().hex}{STAGED_SUFFIX}"
@@ -80,14 +80,14 @@ class StagedWriter:
 
     @property
     def size_bytes(self) -> int:
-        """On the disk so far."""
+        """The bytes on disk so far."""
         return self._path.stat().st_size
 
     def add(self, rows: RecordBatch) -> None:
         offsets: Int64s = rows.column("offset").to_numpy()
         if (self._rows and offsets[0] <= self._last) or (np.diff(offsets) <= 0).any():
             raise JobFailed(
-                f"rows of {self._topic_partition.topic}-{self._topic_partition.partition} came out of the order of "
+                f"rows of {self._topic_partition.topic}-{self._topic_partition.partition} are not in the order of "
                 f"their offsets near {int(offsets[0])}"
             )
         if not self._rows:
@@ -103,14 +103,14 @@ class StagedWriter:
             self.flush()
 
     def flush(self) -> None:
-        """What waits becomes a row group."""
+        """Writes the waiting rows as a row group."""
         if self._waiting:
             table = pa.Table.from_batches(self._waiting)
             self._writer.write_table(table, row_group_size=table.num_rows)
             self._waiting, self.waiting_bytes = [], 0
 
     def close(self) -> StagedFile:
-        """On the disk when this returns."""
+        """Finishes the file and flushes it to disk."""
         self.flush()
         self._writer.close()
         handle = os.open(self._path, os.O_RDONLY)
@@ -143,7 +143,7 @@ class WritePlan:
     max_file_bytes: int
     date_column: str = "timestamp"
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """What lies before is in the archive."""
+    """The end offsets of the archive; earlier records are archived."""
 
 
 class _Slice:
@@ -183,7 +183,7 @@ class _Slice:
 
 
 def stage(batches: Iterable[RecordBatch], plan: WritePlan) -> list[StagedFile]:
-    """All rows, in files that are complete. Raises JobFailed; nothing is left in staging then."""
+    """Stages all rows in complete files. Raises JobFailed, and then leaves nothing in staging."""
     slice_ = _Slice(plan)
     try:
         for batch in batches:
@@ -196,7 +196,7 @@ def stage(batches: Iterable[RecordBatch], plan: WritePlan) -> list[StagedFile]:
 
 
 def _by_place(batch: RecordBatch, plan: WritePlan) -> Iterator[tuple[TopicPartition, int, RecordBatch]]:
-    """The rows of each partition and day; almost always there is one of both."""
+    """Splits rows by partition and day; almost always there is only one of each."""
     if not batch.num_rows:
         return
     topics = batch.column("topic").dictionary_encode()

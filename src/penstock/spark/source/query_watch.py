@@ -1,19 +1,19 @@
-"""The end of a query's last batch goes to its group also when the query itself cannot say so yet.
+"""Commits the end of a query's last batch to its group before the source itself can do so.
 
-A source learns that a batch is finished when Spark asks it for the next one: with a trigger of a minute a minute later,
-with Trigger.Once at the next run. Spark's driver knows at once. So `session()` has a thread there that looks, every
-second, how far the queries of the session are, and commits what has stood still since the last look. A busy query is
-left to its source; of one that has ended the last batch counts right away, and at the latest when the process exits.
-Spark says when a query starts, so that none is too short to be seen.
+A source learns that a batch is finished when Spark asks for the next one: with a trigger of a minute, a minute later;
+with Trigger.Once, at the next run. Spark's driver knows at once. So `session()` runs a thread that checks the progress
+of the session's queries every second, and commits offsets that have not moved since the last check. A busy query is
+left to its source. The last batch of an ended query is committed right away, at the latest when the process exits.
+Spark notifies the thread when a query starts, so that even the shortest query is seen.
 
-Invariant: a query that is started again, from the same checkpoint, is not set back by what is told late of its earlier
-run. Spark waits for `add` before the first batch of a run, and `add` for a report of the run before. Runs of other
+Invariant: late news of a query's earlier run never moves back the offsets of its next run from the same checkpoint.
+Spark waits for `add` before the first batch of a run, and `add` waits for a report of the previous run. Runs of other
 sessions are not known here.
 
-Best effort, as all of `progress`: without it, groups trail by one trigger. Must not know: offsets in detail, batches
-that are not finished.
+Best effort, as all of `group_progress`: without it, groups trail by one trigger. Must not know: offsets in detail,
+batches that are not finished.
 
-How far a query is stands in its progress report. How to reach its brokers does not, on purpose: that is asked of the
+The progress report has the query's offsets, but on purpose not the options of its brokers: those are read from the
 query's plan, which stays in this machine's driver.
 """
 
@@ -31,9 +31,11 @@ from py4j.protocol import Py4JError
 from pyspark.java_gateway import ensure_callback_server_started
 
 from penstock.model.errors import PenstockError
-from penstock.spark.offsets import SourceOffset
-from penstock.spark.options import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, SourceOptions
-from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, parse_offset
+from penstock.spark.options.cluster import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS
+from penstock.spark.progress import parse_offset
+from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress
+from penstock.spark.source.offsets import SourceOffset
+from penstock.spark.source.options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +46,7 @@ LOOK_INTERVAL_S = 1.0
 
 
 class FinishedTo(NamedTuple):
-    """How far one source of a query is."""
+    """The progress of one source of a query."""
 
     source: str
     """The source's name within the query."""
@@ -56,7 +58,7 @@ class WatchedQuery(Protocol):
 
     @property
     def query_id(self) -> str:
-        """The same for all runs from one checkpoint."""
+        """The id, which is the same for all runs from one checkpoint."""
 
     @property
     def run_id(self) -> str: ...
@@ -64,10 +66,10 @@ class WatchedQuery(Protocol):
     def is_active(self) -> bool: ...
 
     def finished(self) -> list[FinishedTo]:
-        """By its last progress report; empty before the first."""
+        """The progress by the last report; empty before the first."""
 
     def options(self, source: str) -> Mapping[str, str]:
-        """Of a source that has finished something."""
+        """The options of a source that has finished something."""
 
 
 OpenProgress = Callable[[SourceOptions], GroupProgress]
@@ -91,7 +93,7 @@ class QueryWatch:
         self._newest_lock = threading.Lock()
 
     def add(self, query: WatchedQuery) -> None:
-        """It is watched until it has ended. From any thread."""
+        """Watches the query until it has ended. May be called from any thread."""
         run = _Run(query)
         with self._newest_lock:
             before = self._newest.get(query.query_id)
@@ -108,7 +110,7 @@ class QueryWatch:
             run = self._started.get()
             self._runs[run.query.run_id] = run
         for run_id, run in list(self._runs.items()):
-            is_over = not run.query.is_active()  # asked first: then the report that follows is the last
+            is_over = not run.query.is_active()  # asked first, so that the report after it is the last one
             finished = run.query.finished()
             if is_over or is_last or finished == run.seen:
                 for one in finished:
@@ -125,14 +127,14 @@ class QueryWatch:
 
     def _report(self, run: _Run, one: FinishedTo) -> None:
         found = parse_offset(one.end_offset)
-        if found is None:  # another's source
+        if found is None:  # another kind of source
             return
         try:
             end = SourceOffset.from_json(found)
             if one.source not in run.progress:
                 run.progress[one.source] = self._open_progress(SourceOptions.for_stream(run.query.options(one.source)))
         except PenstockError as error:
-            logger.debug("the progress of %s is left to the query: %s", one.source, error)
+            logger.debug("the query itself commits the progress of %s: %s", one.source, error)
             return
         with run.reporting:
             if not run.is_superseded:
@@ -143,7 +145,7 @@ class QueryWatch:
 
 
 class _SparkQuery:
-    """Of the JVM that the session has, in whose environment its sources run."""
+    """A query in the session's JVM. Its sources run in that environment."""
 
     def __init__(self, java: Any, jvm: Any) -> None:
         self._java = java
@@ -166,18 +168,18 @@ class _SparkQuery:
             if "StreamingDataSourceV2" in leaf.getClass().getName() and leaf.stream().toString() == source:
                 named = self._jvm.System.getenv(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
                 return {"kafka.bootstrap.servers": named, **leaf.relation().options().asCaseSensitiveMap()}
-        raise PenstockError("it is not in the query's plan")
+        raise PenstockError("the source is not in the query's plan")
 
 
 class _QueryStarts:
-    """Called by the JVM through Py4J. As Spark's own StreamingQueryListener, but for the progress reports, which that
-    fetches field by field, for every batch, whether somebody wants them or not."""
+    """Called by the JVM through Py4J. Unlike Spark's own StreamingQueryListener, it does not fetch all progress reports
+    field by field."""
 
     def __init__(self, is_started: Callable[[Any], None]) -> None:
         self._is_started = is_started
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Before `start()` returns."""
+        """Called before `start()` returns."""
         self._is_started(event.id())
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
@@ -194,7 +196,7 @@ class _QueryStarts:
 
 
 class _Watcher(threading.Thread):
-    """Ends with the session."""
+    """The thread, which ends with the session."""
 
     def __init__(self, spark: SparkSession) -> None:
         super().__init__(name="penstock-query-watch", daemon=True)
@@ -209,10 +211,10 @@ class _Watcher(threading.Thread):
         streaming: Any = self._jvm.org.apache.spark.sql.streaming
         self._queries.addListener(streaming.PythonStreamingQueryListenerWrapper(_QueryStarts(self._add)))
         for running in self._queries.active():
-            self._add(running.id())  # its latest run, if it was started again meanwhile
+            self._add(running.id())  # the latest run, if the query was started again meanwhile
 
     def is_of(self, spark: SparkSession) -> bool:
-        """Python may have several objects of one session."""
+        """Compares sessions: Python may have several objects for one session."""
         return bool(self._session.equals(spark._jsparkSession))
 
     def _add(self, query_id: Any) -> None:
@@ -229,7 +231,7 @@ class _Watcher(threading.Thread):
             logger.debug("queries are not watched any more: %s", error)
 
     def end(self) -> None:
-        """What was finished is committed."""
+        """Commits everything that is finished."""
         self._is_ending.set()
         self.join(2 * COMMIT_TIMEOUT_S)
 
@@ -247,15 +249,15 @@ _watchers_lock = threading.Lock()
 
 
 def watch_queries(spark: SparkSession) -> None:
-    """One thread a session, however often and from wherever this is called."""
+    """Starts one thread per session, however often this is called."""
     with _watchers_lock:
         _watchers[:] = [watcher for watcher in _watchers if watcher.is_alive()]
         try:
             if any(watcher.is_of(spark) for watcher in _watchers):
                 return
             watcher = _Watcher(spark)
-        except (Py4JError, AttributeError, TypeError) as error:  # as Py4J says that Spark has not got what is asked for
-            logger.warning("the progress of queries with a long trigger will be shown late: %s", error)
+        except (Py4JError, AttributeError, TypeError) as error:  # Py4J's errors for missing parts of Spark
+            logger.warning("groups will show the progress of queries with long triggers late: %s", error)
             return
         _watchers.append(watcher)
         watcher.start()

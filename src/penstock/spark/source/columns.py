@@ -1,4 +1,4 @@
-"""The columns of the source: those of Spark's Kafka source, in its order."""
+"""The columns of the source: the same as those of Spark's Kafka source, in the same order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.positions import InvalidOption
+from penstock.spark.options.known import InvalidOption
 
 HEADERS = "headers"
 COLUMNS: dict[str, DataType] = {
@@ -37,7 +37,7 @@ def source_schema(include_headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType) -> StructType:
-    """A schema of the user's own: any of the columns in any order, each with its type. Raises InvalidOption."""
+    """Checks a user's schema: any of the columns in any order, each with its type. Raises InvalidOption."""
     for found in schema.fields:
         wanted = COLUMNS.get(found.name)
         if wanted is None:
@@ -53,7 +53,7 @@ def check_schema(schema: StructType) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """What Spark wants every RecordBatch of this schema to have."""
+    """The Arrow schema that Spark requires of every RecordBatch."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

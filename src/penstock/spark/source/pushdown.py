@@ -1,11 +1,11 @@
-"""Filters that Spark hands to a batch read, as bounds on what is fetched.
+"""Filters that Spark pushes down to a batch read, as bounds of the fetched range.
 
     topic, partition   exact: = in < <= > >=
     offset             exact: = < <= > >=; `in` bounds it, and Spark filters the rest
-    timestamp          = > >= say where to begin, by the broker's index; Spark filters the rest
-    is not null        always true of these four
+    timestamp          = > >= set the start, by the broker's index; Spark filters the rest
+    is not null        always true for these four
 
-Everything else is Spark's. Must not know: clusters; `batch_reader` asks for the offsets of `since_ms`.
+Spark applies all other filters. Must not know: clusters; `batch_reader` looks up the offsets of `since_ms`.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class Bounds:
-    """What a read may leave out."""
+    """The bounds of a read."""
 
     first_offset: int = 0
     end_offset: int | None = None
     since_ms: int | None = None
     tests: list[tuple[str, Callable[[Any, Any], bool], Any]] = field(default_factory=list)
-    """Of topic or partition: (column, comparison, value)."""
+    """Filters on topic or partition: (column, comparison, value)."""
 
     def has(self, tp: TopicPartition) -> bool:
         return all(test(getattr(tp, column), value) for column, test, value in self.tests)
@@ -59,7 +59,7 @@ class Bounds:
         return start, end if self.end_offset is None else min(end, self.end_offset)
 
     def take(self, pushed: Filter) -> bool:
-        """True: nothing is left of it for Spark to do."""
+        """Takes a filter. True if Spark need not apply it any more."""
         if isinstance(pushed, IsNotNull):
             return _column(pushed.attribute) in NEVER_NULL
         if isinstance(pushed, In):
@@ -101,7 +101,7 @@ class Bounds:
     def _take_timestamp(self, pushed: Filter, value: datetime) -> bool:
         if isinstance(pushed, EqualTo | GreaterThan | GreaterThanOrEqual):
             since_ms = (value - EPOCH) // timedelta(milliseconds=1)
-            if since_ms > 0:  # else it would leave nothing out, and below 0 brokers are asked for something else
+            if since_ms > 0:  # 0 leaves nothing out, and negative times have another meaning for brokers
                 self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
         return False
 
@@ -121,7 +121,7 @@ def _column(path: tuple[str, ...]) -> str:
 
 
 def _is_of(column: str, value: object) -> bool:
-    """One of the four columns, and a value that it can have."""
+    """Whether the value fits the column, which must be one of the four."""
     if column == "topic":
         return isinstance(value, str)
     if column == "timestamp":
@@ -130,10 +130,10 @@ def _is_of(column: str, value: object) -> bool:
 
 
 class PushFilters:
-    """`pushFilters` of a reader, in a shape that Spark does not count as an override.
+    """A reader's `pushFilters`, in a form that Spark does not recognise as an override.
 
-    With filter pushdown off (its default) Spark refuses readers whose `pushFilters` is not the inherited function. It
-    tells by `__func__`. So this shows the inherited one, and is called all the same when pushdown is on.
+    With filter pushdown off (the default) Spark refuses readers whose `pushFilters` is not the inherited function. It
+    checks `__func__`. So this object shows the inherited function, and is still called when pushdown is on.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

@@ -1,7 +1,7 @@
-"""Which option names a reader or writer takes; any other is refused by name, with the one that was likely meant.
+"""The option names of a reader or writer. Any other option is refused by name, with a suggestion.
 
-Spark hands names over in lower case, so they are compared by their letters alone and shown as documented. Must not
-know: what an option means.
+Spark passes names in lower case, so only their letters are compared, and they are shown as documented. Must not know:
+the meaning of options.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.spark.positions import InvalidOption
+from penstock.model.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "enable.ssl.")
 PREFIX = "kafka."
 LIKENESS = 0.75
+# Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
+FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
+
+
+class InvalidOption(ConfigError):
+    """An option of the reader or writer that cannot be used: names it, its value, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +34,15 @@ class KnownOptions:
     """consumer or producer"""
     options: tuple[str, ...]
     passed_over: frozenset[str]
-    """Of others; in lower case."""
+    """Options of others, in lower case."""
     settings: frozenset[str]
-    """Kafka's, given with the prefix; those of security need not be among them."""
+    """Kafka's settings, given with the prefix; security settings need not be listed."""
     without_effect: frozenset[str]
     refused: dict[str, str]
-    """Settings that cannot be followed, and what to do instead."""
+    """Settings that are not supported, and what to do instead."""
 
     def refuse_others(self, names: Iterable[str]) -> None:
-        """`names` are in lower case. Raises InvalidOption."""
+        """Refuses other options. `names` are in lower case. Raises InvalidOption."""
         taken = self.passed_over.union(map(str.lower, self.options))
         for name in sorted(names):
             if name not in taken:
@@ -62,7 +68,7 @@ class KnownOptions:
         return setting in self.settings or setting in self.without_effect or setting.startswith(SECURITY_PREFIXES)
 
     def _nearest(self, setting: str) -> str | None:
-        """As it is to be written. A setting that lacks its prefix is that setting, whatever else looks like it."""
+        """The likely name, as documented. A setting without its prefix is that setting, whatever else is similar."""
         if self._is_setting(setting):
             return PREFIX + setting
         spellings = {_letters(name): PREFIX + name for name in sorted(self.settings | self.without_effect)}
@@ -73,3 +79,10 @@ class KnownOptions:
 
 def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
+
+
+def to_flag(name: str, text: str) -> bool:
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise InvalidOption(f"option '{name}' is '{text}': write true or false")
+    return value == "true"

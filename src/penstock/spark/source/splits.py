@@ -1,8 +1,8 @@
-"""What one Spark task reads: a pure function of the offset range and two options.
+"""The splits of a batch, one for each Spark task: a pure function of the offset range and two options.
 
-A batch that is run again after a crash must be cut exactly as before, since sinks tell "written already" by task
-number. So nothing here looks at the cluster, the cores or the clock. The cutting follows Spark's Kafka source:
-`maxRecordsPerPartition` first, then `minPartitions` over what is large.
+A batch that is repeated after a crash must be split exactly as before, because sinks recognise written rows by task
+number. So nothing here depends on the cluster, the cores or the clock. The rules are those of Spark's Kafka source:
+first `maxRecordsPerPartition`, then `minPartitions` for the large ranges.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql.datasource import InputPartition
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import NO_TOPIC_ID, SourceOffset
+from penstock.spark.source.offsets import NO_TOPIC_ID, SourceOffset
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Split(InputPartition):
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[Split]:
     """A split for each partition that moved.
 
-    A partition that `start` does not know, and one of a topic that was created anew, is read from its beginning. The
-    first batch of a query is read from where that began when it was planned, wherever it would begin today.
+    A partition that is not in `start`, or whose topic was created again, is read from the beginning. The first batch of
+    a query is read from its planned start, wherever the query would begin now.
     """
     planned = end.begin if start.is_initial else None
     found = []
@@ -64,7 +64,7 @@ def cut(ranges: Sequence[Split], min_partitions: int | None, max_records: int | 
     if min_partitions is None or min_partitions <= len(ranges):
         return list(ranges)
     total = sum(split.size for split in ranges)
-    # Those that stay whole are left out of the proportions of those that are divided.
+    # Splits that stay whole do not count for the proportions of the others.
     whole = {split.topic_partition for split in ranges if _parts(split.size, total, min_partitions) == 1}
     unsplit = [split for split in ranges if _parts(split.size, total, min_partitions) == 1]
     large = total - sum(split.size for split in unsplit)
@@ -81,7 +81,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _divide(split: Split, parts: int) -> Iterator[Split]:
-    """The last has what rounding left over."""
+    """Divides a split. The last part has the remainder."""
     start = split.start
     for part in range(parts):
         end = start + (split.end - start) // (parts - part)

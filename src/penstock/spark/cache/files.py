@@ -1,6 +1,6 @@
-"""Files that Spark's processes need and no package can bring: where they lie, and how they are written.
+"""The cache directory for files that Spark's processes need and no package can contain.
 
-A directory of this user. Whoever writes there does so at once or not at all: other sessions may be reading.
+The directory belongs to this user. Files are written atomically, since other sessions may be reading.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """`$XDG_CACHE_HOME/penstock` (`~/.cache/penstock`); when that cannot be written to, one among temporary files."""
+    """`$XDG_CACHE_HOME/penstock` (`~/.cache/penstock`), or a temporary directory if that is not writable."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
         directory = (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "penstock"
         directory.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # a home that does not exist or is read-only, as in many containers
+    except (OSError, RuntimeError):  # a missing or read-only home directory, as in many containers
         return _temporary_directory()
     return directory if os.access(directory, os.W_OK | os.X_OK) else _temporary_directory()
 
@@ -24,13 +24,13 @@ def cache_directory() -> Path:
 def _temporary_directory() -> Path:
     directory = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
     directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():  # somebody else's, and programs are started from here
+    if directory.stat().st_uid != os.getuid():  # another user's: unsafe, because programs are started from here
         directory = Path(tempfile.mkdtemp(prefix="penstock-"))
     return directory
 
 
 def write_once(path: Path, text: str, mode: int) -> Path:
-    """A file with this content at `path`, written only if it is not there yet."""
+    """Writes the file at `path` unless it already has this content."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

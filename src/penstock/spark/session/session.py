@@ -1,12 +1,11 @@
-"""A Spark session with the settings that suit topics: `session()`; the settings alone: `config_for()`.
+"""`session()` makes a Spark session with settings that suit topics; `config_for()` returns only the settings.
 
-Spark's defaults are made for large batch jobs on clusters. With these a micro-batch on one idle machine costs about
-50 ms instead of more than 200. Every one of them can be set otherwise by `config`.
+Spark's defaults are for large batch jobs on clusters. With these settings a micro-batch on one idle machine takes about
+50 ms instead of more than 200. `config` can override each of them.
 
-Knows nothing of sources and sinks, but for the watch over their progress. What has to be known before the JVM starts
-(Java, Python, addresses) is put into this process's environment, where Spark looks for it; a variable that is set
-already is left alone. Every Python worker imports this module on its way to another: what only a driver needs is
-imported when it is called.
+This module knows nothing of sources and sinks, except `query_watch`. Facts that Spark needs before the JVM starts
+(Java, Python, addresses) are put into this process's environment, unless the variable is already set. Every Python
+worker imports this module indirectly, so modules for the driver are imported only when they are used.
 """
 
 from __future__ import annotations
@@ -24,43 +23,43 @@ from penstock.model.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.warmup import WarmUp
+    from penstock.spark.cache.warmup import WarmUp
 
-DEFAULT_MASTER = "local[*,4]"  # four attempts a task; plain local[*] gives up after one
-BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"  # as the command line has it
+DEFAULT_MASTER = "local[*,4]"  # four attempts per task; plain local[*] makes only one
+BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"  # the same as for the command line
 
-_EXECUTORS_PYTHON = "spark.sql.execution.pyspark.python"  # else that of the driver, which starts sources and sinks
+_EXECUTORS_PYTHON = "spark.sql.execution.pyspark.python"  # by default the driver's, which starts sources and sinks
 _DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 _QUIET = f"-Dlog4j2.configurationFile=file:{Path(__file__).resolve().with_name('log4j2.properties')}"
 _FAST_START = "-XX:TieredStopAtLevel=1"
 
-# Of every master.
+# Settings for every master.
 _ANYWHERE = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # Loopback TCP makes the worker wait 40 ms for a delayed acknowledgement several times a batch.
+    # With loopback TCP the worker waits 40 ms for a delayed acknowledgement several times per batch.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # Columns of topics hardly repeat: a dictionary is built and thrown away.
+    # Columns of topics hardly repeat, so a dictionary would be built in vain.
     "spark.hadoop.parquet.enable.dictionary#key": "false",
     "spark.hadoop.parquet.enable.dictionary#value": "false",
     "spark.hadoop.parquet.enable.dictionary#offset": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
-# Of local masters: checkpoints are local files, and the user interface is nobody's but the terminal's.
+# Settings for local masters: checkpoints are local files, and nobody uses the web interface.
 _LOCAL = {
     "spark.ui.enabled": "false",
     # Without Hadoop's C library the others start `readlink` and `chmod` processes, twenty for each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # RawLocalFileSystem would spare the .crc files, too, but the RocksDB state store cannot commit on it.
+    # RawLocalFileSystem would also avoid the .crc files, but the RocksDB state store cannot commit on it.
 }
 
-# Of a session that others made: these change what their queries give, or how they are planned, or start the JVM.
+# Not changed in an existing session: they change the results or plans of its other queries, or only apply at JVM start.
 _OF_ITS_MAKER = frozenset(
     (
         "spark.sql.session.timeZone",
@@ -72,7 +71,7 @@ _OF_ITS_MAKER = frozenset(
 
 
 class SparkNotInstalled(ConfigError, ImportError):
-    """PySpark comes with an extra that was not asked for."""
+    """PySpark is missing: it comes with the extra `spark`."""
 
 
 def is_local(master: str) -> bool:
@@ -80,13 +79,13 @@ def is_local(master: str) -> bool:
 
 
 def config_for(master: str | None = None, *, fast_start: bool = False) -> dict[str, str]:
-    """The settings of `session(master=master)` by name, for who starts Spark otherwise (submit, Connect, pipelines).
+    """The settings of `session(master=master)` by name, for other ways to start Spark (submit, Connect, pipelines).
 
-    `fast_start` is for tests and jobs of a minute: the JVM starts sooner and never optimises fully.
+    `fast_start` is for tests and short jobs: the JVM starts faster, without its full optimization.
     """
     master = master or DEFAULT_MASTER
     settings = {"spark.master": master, **_ANYWHERE}
-    # What a cluster logs, and where, is its own affair.
+    # A cluster has its own logging.
     java = ([_QUIET] if is_local(master) else []) + ([_FAST_START] if fast_start else [])
     if java:
         settings[_DRIVER_OPTIONS] = " ".join(java)
@@ -104,30 +103,30 @@ def session(
     bootstrap_servers: str | None = None,
     fast_start: bool = False,
 ) -> SparkSession:
-    """A Spark session with the settings of `config_for(master)`; `config` adds to them and wins.
+    """A Spark session with the settings of `config_for(master)`; `config` overrides them.
 
-    master: where Spark runs; by default what `spark-submit` was told, else every core of this machine.
+    master: the Spark master; by default that of `spark-submit`, else all cores of this machine.
     config: Spark settings by name. Options of the driver's JVM are added to ours, all others replace ours.
-    bootstrap_servers: the brokers of sources and sinks that name none.
-    fast_start: for tests and jobs of a minute, see `config_for`.
+    bootstrap_servers: the default brokers of sources and sinks.
+    fast_start: for tests and short jobs, see `config_for`.
 
-    If there is a session already, it is the one returned: settings it has not got and that can be changed are set,
-    `config` too; a warning names those that only a new session would take. Those that decide what its other queries
-    give, or how they are planned, are set only by `config`: time zone, shuffle partitions, the state store. Raises
-    JavaNotFound when there is no Java to start, SparkNotInstalled when there is no PySpark.
+    An existing session is returned: missing settings that can be changed are set, and also `config`. A warning names
+    settings that only a new session would take. Settings that change the results or plans of its other queries (time
+    zone, shuffle partitions, the state store) are set only by `config`. Raises JavaNotFound without Java, and
+    SparkNotInstalled without PySpark.
     """
     _refuse_connect(master)
     _require_pyspark()
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
-    from penstock.spark.query_watch import watch_queries
+    from penstock.spark.source.query_watch import watch_queries
 
     asked = dict(config or {})
     if master is not None:
         asked["spark.master"] = master
     if SparkContext._active_spark_context is not None:
-        existing = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()  # active is a thread's
+        existing = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()  # active: per thread
         _adjust(existing, config_for(existing.sparkContext.master), asked)
         if bootstrap_servers is not None:
             _name_brokers(bootstrap_servers)
@@ -158,25 +157,25 @@ def session(
 
 def _prepare(master: str) -> WarmUp | None:
     """What Spark looks for in the environment; workers on this machine inherit it from the JVM."""
-    from penstock.spark.interpreter import worker_python
-    from penstock.spark.java import use_java
-    from penstock.spark.warmup import WarmUp, place_numba_cache
+    from penstock.spark.cache.warmup import WarmUp, place_numba_cache
+    from penstock.spark.session.interpreter import worker_python
+    from penstock.spark.session.java import use_java
 
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else the JVM runs already
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise the JVM already runs
         asked_for = os.environ.get("JAVA_HOME")
         java = use_java()
         if asked_for and java.source != "JAVA_HOME":
             warnings.warn(
-                f"JAVA_HOME={asked_for} is no Java that Spark runs on: taking Java {java.version} of {java.home}",
+                f"JAVA_HOME={asked_for} has no Java that can run Spark: using Java {java.version} in {java.home}",
                 stacklevel=3,
             )
     if not is_local(master):
-        # Planning runs here, reading and writing on executors, which may have their Python elsewhere.
+        # Planning runs here; reading and writing run on executors, which may have their Python elsewhere.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
         return None
     python = os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else PATH's python3, without this package
-    if "PYSPARK_DRIVER_PYTHON" in os.environ:  # of a notebook; sources and sinks would be started by it
+    if "PYSPARK_DRIVER_PYTHON" in os.environ:  # set for notebooks; sources and sinks would be started with it
         os.environ["PYSPARK_DRIVER_PYTHON"] = python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     place_numba_cache()
@@ -184,21 +183,21 @@ def _prepare(master: str) -> WarmUp | None:
 
 
 def _name_brokers(servers: str) -> None:
-    """Sources and sinks find them in the environment of the JVM, which is that of this process when it was started."""
+    """Sources and sinks find the servers in the JVM's environment, which is this process's at the start of the JVM."""
     from pyspark.core.context import SparkContext
 
     os.environ[BOOTSTRAP_VARIABLE] = servers
     jvm = SparkContext._jvm
     if jvm is not None and (known := jvm.System.getenv(BOOTSTRAP_VARIABLE)) != servers:
         warnings.warn(
-            f"bootstrap_servers={servers} comes too late: the JVM runs already, with {known or 'none'} there; "
-            "name them in each source and sink, as option kafka.bootstrap.servers.",
+            f"bootstrap_servers={servers} is too late: the JVM already runs, with {known or 'none'}; "
+            "give each source and sink the option kafka.bootstrap.servers.",
             stacklevel=3,
         )
 
 
 def _submitted() -> dict[str, str]:
-    """What `spark-submit` was told, if this program was started by it: that wins over our defaults."""
+    """The settings of `spark-submit`, if it started this program. They override our defaults."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     from pyspark import SparkConf
@@ -209,9 +208,9 @@ def _submitted() -> dict[str, str]:
 
 
 def _adjust(spark: SparkSession, defaults: dict[str, str], asked: dict[str, str]) -> None:
-    """Bring a session that others made as near to the settings as can be, and say what stays different.
+    """Applies the settings to an existing session as far as possible, and warns of differences.
 
-    What its maker chose is left unless the caller asks for something else by name.
+    Explicit settings of the session stay unless the caller's `config` has them.
     """
     present = {**dict(spark.sparkContext.getConf().getAll()), **spark.conf.getAll}
     left_alone = {*present, *_OF_ITS_MAKER}
@@ -226,8 +225,8 @@ def _adjust(spark: SparkSession, defaults: dict[str, str], asked: dict[str, str]
             different.append(f"{name}={value} (is {present.get(name, 'not set')})")
     if different:
         warnings.warn(
-            "there is a Spark session already, and these settings are fixed when one is made: "
-            f"{', '.join(different)}. Call stop() on it first to have them.",
+            "a Spark session already exists, and these settings are fixed when a session is created: "
+            f"{', '.join(different)}. Call stop() on it first to apply them.",
             stacklevel=3,
         )
 
@@ -245,8 +244,8 @@ def _refuse_connect(master: str | None) -> None:
     for name, value in (("master", master), ("SPARK_REMOTE", os.environ.get("SPARK_REMOTE"))):
         if value and (name == "SPARK_REMOTE" or value.startswith("sc://")):
             raise ConfigError(
-                f"{name}={value} is a Spark Connect server, whose settings were fixed when it was started: "
-                "take SparkSession.builder.remote(...) for it, and start the server with config_for()."
+                f"{name}={value} is a Spark Connect server, whose settings were fixed at its start: "
+                "use SparkSession.builder.remote(...) for it, and start the server with config_for()."
             )
 
 

@@ -1,16 +1,16 @@
-"""The streaming source: how far each micro-batch goes, and its splits.
+"""The streaming source: the end and the splits of each micro-batch.
 
-`StreamDriver` is the state of a running query. It lives in one process beside Spark's driver for as long as the query
-runs, and is asked for offsets up to 85 times a second. `PenstockStreamReader` is what Spark sees of it; a copy of that
-goes to the workers, without the driver.
+`StreamDriver` is the state of a running query. It lives in a process beside Spark's driver while the query runs, and
+Spark asks it for offsets up to 85 times a second. `PenstockStreamReader` is Spark's interface to it; the workers get a
+copy of the reader without the driver.
 
-What Spark promises (MicroBatchExecution) and this relies on:
-- `latestOffset(start)` is asked for only when every batch up to `start` has been written and is in the commit log; a
-  batch that a crash left unfinished is run again first, from the offset log alone. So `start` may go to the group.
-- with Trigger.AvailableNow it is asked for once more after the last batch. With Trigger.Once it is not: the group
-  then learns of that batch by `query_watch`, in sessions that have it, or at the next run.
-- only ends of batches are in the checkpoint: when batch 0 is run again `initialOffset` is asked again, and retention
-  may have moved what is earliest since, new records what is latest. The end of batch 0 therefore has its start in it.
+It relies on these guarantees of Spark (MicroBatchExecution):
+- `latestOffset(start)` is called only when every batch up to `start` is written and in the commit log. After a crash an
+  unfinished batch is repeated first, from the offset log alone. So `start` may be committed to the group.
+- With Trigger.AvailableNow it is called once more after the last batch. With Trigger.Once it is not: that batch is
+  committed to the group by `query_watch`, in sessions that have it, or at the next run.
+- The checkpoint has only the ends of batches. When batch 0 is repeated, `initialOffset` is called again, and retention
+  or new records may have moved the earliest or latest offset. So the end of batch 0 also has its start.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from pyspark.sql.types import StructType
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import Buffer
-from penstock.spark.admission import TriggerGate, backlog, limit_bytes, limit_offsets
-from penstock.spark.columns import arrow_schema, check_schema
-from penstock.spark.offsets import NO_GROUP, SourceOffset
-from penstock.spark.options import SourceOptions
-from penstock.spark.planning import OffsetPlanner
-from penstock.spark.progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
-from penstock.spark.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
-from penstock.spark.splits import Split, cut, ranges_between
+from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
+from penstock.spark.source.columns import arrow_schema, check_schema
+from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
+from penstock.spark.source.offsets import NO_GROUP, SourceOffset
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planning import OffsetPlanner
+from penstock.spark.source.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
+from penstock.spark.source.splits import Split, cut, ranges_between
 
 IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
-"""The ends of the logs are asked for no more often than this. Who asks sooner waits."""
+"""The shortest interval between requests for the ends of the logs. Earlier calls wait."""
 BUSY_S = 1.0
 """How long a query counts as busy after its last new record."""
 
@@ -84,7 +84,7 @@ class StreamDriver:
         self._is_available_now = True
 
     def ends(self) -> SourceOffset | None:
-        """Of the logs, as last seen."""
+        """The ends of the logs at the last request."""
         return self._ends
 
     def next_end(self, start: SourceOffset, is_limited: bool) -> SourceOffset:
@@ -110,13 +110,13 @@ class StreamDriver:
             self._progress.report(group, end.positions)
 
     def _group_of_taken_over(self) -> str:
-        """Of a query whose checkpoint is another source's, until it is in the checkpoint."""
+        """The group of a query that takes over another source's checkpoint, until its own checkpoint has it."""
         self._taken_over = self._taken_over or new_group(self._options.group)
         return self._taken_over
 
     def _latest(self, start: SourceOffset, group: str) -> SourceOffset:
         if self._is_available_now:
-            # What comes later is for the next run.
+            # Later records are for the next run.
             return self._ends or self._planner.current(start, group)
         now = self._clock()
         interval_s = BUSY_INTERVAL_S if now - self._moved_at < BUSY_S else IDLE_INTERVAL_S
@@ -134,7 +134,7 @@ class StreamDriver:
     def _admit(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int] | None:
-        """None: not yet."""
+        """The end of the batch, or None if it has to wait."""
         limits = self._options.limits
         waiting = backlog(begin, ends)
         if self._gate is not None and not self._is_available_now and waiting:
@@ -168,8 +168,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._running().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Spark hands it back unless the trigger reads all there is. One is all it takes: which one does not matter,
-        the options are what is applied."""
+        """Spark returns this limit unless the trigger reads everything. Any limit will do: the options apply."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -193,7 +192,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut(ranges, self._options.min_partitions, self._options.max_records_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from penstock.spark.reading import read_split
+        from penstock.spark.source.reading import read_split
 
         assert isinstance(partition, Split)
         return read_split(partition, self._options, arrow_schema(self._schema))
@@ -216,6 +215,6 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
         )
         return next((bytes(chunk.records) for chunk in stream), b"")
 
-    # Of its own, since a coordinator that does not answer must not hold up the query for long.
+    # A separate client, so that a silent coordinator does not delay the query for long.
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
     return StreamDriver(options, OffsetPlanner(options, cluster), GroupProgress(committing), RecordSizes(look))

@@ -1,8 +1,8 @@
-"""Where a read begins and ends, and which topics it covers, as the options say it. Values and their text forms.
+"""The values of the options for topics and for the start and end of a read, and their text forms.
 
-Spark's Kafka source defines the spellings: earliest, latest, a timestamp, or JSON by topic and partition in which
--2 is earliest and -1 latest. `group` (the committed offsets of a consumer group) is ours. Must not know: clusters;
-`planning` turns these into numbers.
+Spark's Kafka source defines the forms: earliest, latest, a timestamp, or JSON by topic and partition, with -2 for
+earliest and -1 for latest. `group` (the committed offsets of a consumer group) is Penstock's own. Must not know:
+clusters; `planning` turns these values into offsets.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.model.errors import ConfigError
 from penstock.model.topic_partition import TopicPartition
+from penstock.spark.options.known import InvalidOption
 
 LATEST = -1
 EARLIEST = -2
-
-
-class InvalidOption(ConfigError):
-    """An option of the reader or writer that cannot be used: names it, its value, and what to write instead."""
 
 
 # -- what is read ----------------------------------------------------------------------------------
@@ -36,7 +32,7 @@ class TopicPattern:
     pattern: str
 
     def matches(self, topic: str) -> bool:
-        """Anywhere in the name, as Spark does it: anchor the pattern to mean the whole of it."""
+        """Whether the pattern matches anywhere in the name, as in Spark. Anchors limit it to the whole name."""
         return re.search(self.pattern, topic) is not None
 
 
@@ -62,7 +58,7 @@ def pattern_of(text: str) -> TopicPattern:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InvalidOption(f"option 'subscribePattern' is '{text}', no regular expression: {error}") from None
+        raise InvalidOption(f"option 'subscribePattern' is '{text}', not a regular expression: {error}") from None
     return TopicPattern(pattern)
 
 
@@ -79,7 +75,7 @@ def assigned_of(text: str) -> AssignedPartitions:
     return AssignedPartitions(tuple(sorted(found)))
 
 
-# -- from where to where ---------------------------------------------------------------------------
+# -- start and end ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +90,14 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the consumer group has committed; the earliest offset where it has not."""
+    """The committed offsets of the consumer group; the earliest offset for partitions without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
     option: str
     offsets: Mapping[TopicPartition, int]
-    """-1 and -2 stand for latest and earliest."""
+    """Offsets; -1 means latest and -2 earliest."""
 
 
 @dataclass(frozen=True, slots=True)

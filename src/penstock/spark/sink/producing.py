@@ -1,11 +1,11 @@
-"""A producer for one task: closed batches in, every one of them acknowledged, in order, or an error.
+"""A producer for one task: it sends closed batches in order until all are acknowledged, or raises an error.
 
-It blocks and has one thread. Requests are pipelined, up to `max_in_flight` per broker; a request carries at most one
-batch of a partition. With idempotence each batch has a producer id and a sequence number, so one that is sent again
-after a lost answer is stored once. The id is kept from task to task (`ProducerIdentity`): a broker remembers each one
-for a day, and a query may run a million tasks in that time. How order is kept: `spark.lanes`.
+It blocks and has one thread. Requests are pipelined, up to `max_in_flight` per broker; a request has at most one batch
+of a partition. With idempotence each batch has a producer id and a sequence number, so a batch that is sent again after
+a lost answer is stored once. Tasks reuse the id (`ProducerIdentity`): a broker remembers each id for a day, and a query
+may run a million tasks in that time. `spark.lanes` keeps the order.
 
-Must not know: rows, Spark, what a task may repeat (`spark.sink_delivery`).
+Must not know: rows, Spark, what a task may repeat (`sink.delivery`).
 Invariants: `unsent` of a failed lane is not touched; batches held are bounded by `memory_bytes`, plus one.
 """
 
@@ -18,8 +18,8 @@ from penstock.model.errors import ErrorCode, PenstockError
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
 from penstock.spark.encode.closed import halves, stamp
-from penstock.spark.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
-from penstock.spark.sink_options import ProducerOptions
+from penstock.spark.sink.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
+from penstock.spark.sink.options import ProducerOptions
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -31,7 +31,7 @@ NO_EPOCH = -1
 
 
 class DeliveryFailed(PenstockError):
-    """Rows could not be written; the sentence says where, why, and what to do."""
+    """Rows could not be written. The message has the partition, the reason and what to do."""
 
 
 class TaskProducer:
@@ -41,17 +41,17 @@ class TaskProducer:
         self._cluster = cluster
         self._options = options
         self.identity = identity
-        """None: one is asked for with the first batch. To be passed on after `flush`, if at all."""
+        """None: requested with the first batch. It may be passed on only after `flush`."""
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._brokers: dict[int, BrokerLine] = {}
         self._homeless: dict[Lane, None] = {}
         self._held_bytes = 0
         self._unsent_bytes = 0
         self.batch_size_bytes = options.batch_size_bytes
-        """What topics took so far: less than was asked for after one refused a batch as too large."""
+        """The batch size: smaller than configured after a topic refused a batch as too large."""
 
     def send(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
-        """Take a closed batch; it is sent when a request's worth has come together. Raises what `flush` raises."""
+        """Takes a closed batch, which is sent when a request is full. Raises the errors of `flush`."""
         lane = self._lanes.get((topic, partition))
         if lane is None:
             lane = self._lanes[topic, partition] = self._lane(TopicPartition(topic, partition))
@@ -68,7 +68,7 @@ class TaskProducer:
             self._pump()
 
     def flush(self) -> None:
-        """Until all is acknowledged. Raises DeliveryFailed; ApiError or WireClientError of the cluster."""
+        """Waits until everything is acknowledged. Raises DeliveryFailed, ApiError or WireClientError."""
         while self._held_bytes:
             self._pump()
             self._wait()
@@ -82,7 +82,7 @@ class TaskProducer:
                 yield PartitionWritten(topic, partition, lane.records, lane.last_offset)
 
     def close(self) -> None:
-        """Connections with nothing outstanding are kept for the next task, others closed."""
+        """Keeps connections without open requests for the next task, and closes the others."""
         for broker in self._brokers.values():
             if broker.connection is not None:
                 self._cluster.give_back(broker.connection)
@@ -107,7 +107,7 @@ class TaskProducer:
         stamp(batch.data, producer_id, lane.epoch, batch.sequence)
 
     def _renumber(self, lane: Lane) -> None:
-        """The broker has lost its place (KIP-360): what it has not acknowledged begins a new epoch, at 0."""
+        """Starts a new epoch at sequence number 0 for unacknowledged batches: the broker lost its place (KIP-360)."""
         lane.needs_new_epoch = False
         lane.epoch += 1
         lane.next_sequence = 0
@@ -117,7 +117,7 @@ class TaskProducer:
     # -- sending ------------------------------------------------------------------------
 
     def _offer(self, lane: Lane) -> None:
-        """A lane that has something to send waits for its turn, or for a leader."""
+        """Queues a lane with batches to send for its broker, or for a leader."""
         if not lane.may_send:
             return
         if lane.broker is None:
@@ -126,7 +126,7 @@ class TaskProducer:
             lane.broker.ready[lane] = None
 
     def _pump(self) -> None:
-        """Send all that may be sent now; waits for answers where a broker has enough to do."""
+        """Sends everything that may be sent now. Waits for answers of brokers with enough requests in flight."""
         self._unsent_bytes = 0
         for lane in [lane for lane in self._homeless if lane.pause_until <= time.monotonic()]:
             del self._homeless[lane]
@@ -162,7 +162,7 @@ class TaskProducer:
     # -- answers ------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        """For one answer; or, when none is due, until a lane may be tried again."""
+        """Waits for one answer, or, if none is due, until a lane may retry."""
         busy = next((broker for broker in self._brokers.values() if broker.in_flight), None)
         if busy is not None:
             self._receive(busy)
@@ -172,7 +172,7 @@ class TaskProducer:
     def _receive(self, broker: BrokerLine) -> None:
         assert broker.connection is not None
         try:
-            # The broker answers within the request's own time; what is added is for the way.
+            # The broker answers within the request's timeout; the extra time is for the network.
             answer = broker.connection.receive(ProduceResponse, self._options.request_timeout_ms / 1000 + 5)
         except LOST as error:
             self._lose(broker, str(error))
@@ -183,7 +183,7 @@ class TaskProducer:
             assert oldest is batch
             entry = entries.get(lane.tp)
             if entry is None:
-                raise DeliveryFailed(f"{lane.name}: the broker's answer does not speak of it")
+                raise DeliveryFailed(f"{lane.name}: the partition is missing from the broker's answer")
             self._judge(lane, batch, entry)
             if lane.failed and not lane.sent:
                 self._rewind(lane)
@@ -191,7 +191,7 @@ class TaskProducer:
                 self._offer(lane)
 
     def _lose(self, broker: BrokerLine, reason: str) -> None:
-        """What it has not answered may be stored or not."""
+        """Handles a lost connection: unanswered batches may or may not be stored."""
         if broker.connection is not None:
             broker.connection.close()
             broker.connection = None
@@ -220,7 +220,7 @@ class TaskProducer:
         if code in TOO_LARGE and batch.record_count > 1:
             self._split(lane, batch)
         elif code in LOST_PLACE and self._options.is_idempotent:
-            # Behind a batch that failed that is what must be said. The first one, though, was the next in turn.
+            # Expected after a failed batch. But the first batch was the next in sequence.
             lane.needs_new_epoch = lane.needs_new_epoch or not lane.failed
             lane.failed.append(batch)
             self._pause(lane)
@@ -231,7 +231,7 @@ class TaskProducer:
             raise DeliveryFailed(_refusal(lane, batch, code))
 
     def _split(self, lane: Lane, batch: Batch) -> None:
-        """Sequence numbers count records, so the halves stand where the whole stood."""
+        """Splits a batch. Sequence numbers count records, so the halves cover the same numbers."""
         self.batch_size_bytes = min(self.batch_size_bytes, len(batch.data) // 2)
         self._held_bytes -= len(batch.data)
         sequence = batch.sequence
@@ -248,7 +248,7 @@ class TaskProducer:
         self._cluster.forget(lane.tp.topic)
 
     def _rewind(self, lane: Lane) -> None:
-        """All that was sent is answered: what failed is next again."""
+        """Puts failed batches first again, once all sent batches are answered."""
         if lane.failed[0].deadline < time.monotonic():
             raise DeliveryFailed(
                 f"{lane.name}: not acknowledged within kafka.delivery.timeout.ms="
@@ -269,11 +269,11 @@ def _refusal(lane: Lane, batch: Batch, code: ErrorCode) -> str:
     what = f"a batch of {len(batch.data)} bytes ({batch.record_count} records)"
     if code in TOO_LARGE:
         return (
-            f"{lane.name}: a record makes {what}, more than topic '{lane.tp.topic}' takes: {lane.failure}; raise its "
+            f"{lane.name}: a record makes {what}, too large for topic '{lane.tp.topic}': {lane.failure}; raise its "
             "max.message.bytes, or write smaller values"
         )
     if code is ErrorCode.INVALID_TIMESTAMP:
-        return f"{lane.name}: {what} is refused: {lane.failure}; look at the column timestamp"
+        return f"{lane.name}: {what} is refused: {lane.failure}; check the column timestamp"
     if code is ErrorCode.INVALID_RECORD:
         return f"{lane.name}: {what} is refused: {lane.failure}; a compacted topic needs a key in every row"
     return f"{lane.name}: {what} is refused with {code.name}: {lane.failure}"

@@ -1,8 +1,8 @@
-"""How far the next micro-batch goes: numbers in, numbers out.
+"""The size of the next micro-batch, as a pure function of numbers.
 
-A limit is shared among the partitions by what each has waiting, as Spark's Kafka source does it: a partition with a
-tenth of the backlog gets a tenth of the batch, and none with a backlog gets nothing. Must not know: clusters, clocks
-of its own.
+A limit is divided among the partitions in proportion to their backlogs, as in Spark's Kafka source: a partition with a
+tenth of the backlog gets a tenth of the batch, and every partition with a backlog gets something. Must not know:
+clusters, clocks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def backlog(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """Offsets that wait, of the partitions that have any; one that `start` does not know begins at 0."""
+    """The backlog of each partition that has one. A partition that is not in `start` begins at 0."""
     sizes = {tp: last - start.get(tp, 0) for tp, last in end.items()}
     return {tp: size for tp, size in sizes.items() if size > 0}
 
@@ -35,7 +35,7 @@ def limit_offsets(start: Offsets, end: Offsets, max_offsets: int) -> dict[TopicP
 def limit_bytes(
     start: Offsets, end: Offsets, max_bytes: int, bytes_per_offset: Mapping[TopicPartition, float]
 ) -> dict[TopicPartition, int]:
-    """By an estimate: every partition with a backlog has one in `bytes_per_offset`."""
+    """Limits by an estimate: `bytes_per_offset` has every partition with a backlog."""
     waiting = backlog(start, end)
     total = sum(size * bytes_per_offset[tp] for tp, size in waiting.items())
     if total <= max_bytes:
@@ -48,14 +48,14 @@ def limit_bytes(
 
 
 def _share(exact: float) -> int:
-    """Rounded down, but never to nothing."""
+    """Rounded down, but at least 1."""
     return math.ceil(exact) if exact < 1 else math.floor(exact)
 
 
 class TriggerGate:
-    """Holds a micro-batch back until it has `min_offsets` waiting, or the oldest trigger is `max_delay_ms` ago.
+    """Delays a micro-batch until `min_offsets` are waiting, or `max_delay_ms` have passed since the first trigger.
 
-    The first batch after a start is never held back.
+    The first batch after a start is never delayed.
     """
 
     def __init__(self, min_offsets: int, max_delay_ms: int) -> None:

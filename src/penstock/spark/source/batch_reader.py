@@ -1,4 +1,4 @@
-"""The batch source: a range of offsets, resolved once when the query is planned, read like a micro-batch.
+"""The batch source: it reads a range of offsets, resolved once when the query is planned, like a micro-batch.
 
 Must not know: streaming, groups beyond `startingOffsets=group`.
 """
@@ -11,15 +11,16 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.spark.columns import arrow_schema, check_schema
-from penstock.spark.options import SourceOptions
-from penstock.spark.planning import OffsetPlanner, Resolved, retention_loss
-from penstock.spark.positions import EARLIEST, LATEST, AtOffsets, InvalidOption
-from penstock.spark.pushdown import Bounds, PushFilters
-from penstock.spark.splits import Split, cut
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.source.columns import arrow_schema, check_schema
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planning import OffsetPlanner, Resolved, retention_loss
+from penstock.spark.source.positions import EARLIEST, LATEST, AtOffsets
+from penstock.spark.source.pushdown import Bounds, PushFilters
+from penstock.spark.source.splits import Split, cut
 
 PLANNING_TIMEOUT_S = 20.0
-"""Somebody waits at a prompt: long enough for a broker to be started again, not for a wrong address."""
+"""A user waits at a prompt: long enough for a broker to restart, too short to wait for a wrong address."""
 
 
 class PenstockBatchReader(DataSourceReader):
@@ -30,16 +31,16 @@ class PenstockBatchReader(DataSourceReader):
         self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
-        from penstock.spark.reading import cluster_for
+        from penstock.spark.worker import cluster_for
 
         planner = OffsetPlanner(self._options, cluster_for(self._options.cluster, PLANNING_TIMEOUT_S))
         return plan(self._options, planner, self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from penstock.spark.reading import read_split
+        from penstock.spark.source.reading import read_split
 
         if not isinstance(partition, Split):
-            # Spark's stand-in when there is nothing to read.
+            # Spark's placeholder when there is nothing to read.
             return iter(())
         return read_split(partition, self._options, arrow_schema(self._schema))
 
@@ -55,7 +56,7 @@ def plan(options: SourceOptions, planner: OffsetPlanner, bounds: Bounds) -> list
     for tp in sorted(end.offsets):
         first, last = bounds.narrowed(start.offsets[tp], end.offsets[tp])
         if tp in since:
-            # -1: no record is as young as that.
+            # -1: all records are older.
             first = max(first, since[tp]) if since[tp] >= 0 else last
         if bounds.has(tp) and first < last:
             ranges.append(Split(tp.topic, tp.partition, first, last, end.topic_ids[tp.topic]))
@@ -63,7 +64,7 @@ def plan(options: SourceOptions, planner: OffsetPlanner, bounds: Bounds) -> list
 
 
 def _check(options: SourceOptions, planner: OffsetPlanner, start: Resolved, end: Resolved) -> None:
-    """Offsets that a user wrote down, and those of a group, may lie outside the log."""
+    """Checks the range: offsets of the user or of a group may be outside the log."""
     if start.offsets.keys() != end.offsets.keys():
         raise InvalidOption("partitions were added or deleted while the query was planned: run it again")
     for tp, first in start.offsets.items():

@@ -1,25 +1,24 @@
-"""What a Spark task does: one split's records as Arrow batches.
+"""The work of a Spark task: it reads one split's records as Arrow batches.
 
-Runs in Spark's Python workers, which take task after task: connections are kept for the next one. What is missing
-from the log by now is an error or a warning, by `failOnDataLoss`. Must not know: micro-batches, options as text.
+It runs in Spark's Python workers, which run many tasks: connections are kept for the next one. Records that are missing
+from the log are an error or a warning, by `failOnDataLoss`. Must not know: micro-batches, options as text.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.spark.decode import BatchDecoder, CorruptRecordBatch
-from penstock.spark.offsets import NO_TOPIC_ID, DataLoss
-from penstock.spark.options import ClusterOptions, SourceOptions
-from penstock.spark.planning import retention_loss
-from penstock.spark.splits import Split
-from penstock.wire_client.blocking.cluster import BlockingCluster, shared_cluster
+from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.planning import retention_loss
+from penstock.spark.source.splits import Split
+from penstock.spark.worker import cluster_for, spare_the_heap
+from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk, FetchStream
 from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
 from penstock.wire_client.requests.offsets import LATEST_MS
@@ -27,20 +26,6 @@ from penstock.wire_client.requests.offsets import LATEST_MS
 logger = logging.getLogger(__name__)
 
 RecordBatch = Any
-
-
-@cache
-def spare_the_heap(kind_of_task: str) -> None:
-    """At the end of the first task of its kind, when everything is imported and compiled. Spark's worker collects
-    garbage after every task, which takes 50 ms over all that Arrow, numba and Spark brought: time that the driver
-    wants, too."""
-    gc.collect()
-    gc.freeze()
-
-
-def cluster_for(options: ClusterOptions, timeout_s: float = 60.0) -> BlockingCluster:
-    """This process's own, kept."""
-    return shared_cluster(options.bootstrap, options.client_id, options.security, timeout_s)
 
 
 def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
@@ -81,18 +66,18 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
 
 
 def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: int, cluster: BlockingCluster) -> None:
-    """The checksum of a batch leaves out its base offset. Damaged there, it would pass for one that was read already,
-    or for the far side of a hole that compaction left. Raises CorruptRecordBatch.
+    """Checks the position of a batch, because its checksum does not cover the base offset. With a damaged base offset
+    it would pass for a batch that was already read, or for one after a hole of compaction. Raises CorruptRecordBatch.
 
-    Not to be told from a hole: a base offset that was raised, but not beyond the end of the log.
+    A base offset that is too large, but within the log, cannot be told from a hole.
     """
     header = read_header(chunk.records)
     if header.next_offset <= position:
-        reason = f"it ends at {header.next_offset}, and came as the answer for offset {position}"
+        reason = f"it ends at {header.next_offset}, but is the answer for offset {position}"
         raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
     if next_offset <= chunk.high_watermark:
         return
-    # Kafka reads its high watermark first and the records then.
+    # Kafka reads its high watermark before the records.
     log_end = cluster.list_offsets({split.topic_partition: LATEST_MS})[split.topic_partition].offset
     if next_offset > log_end:
         at = 0
@@ -100,21 +85,21 @@ def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: 
             position = header.next_offset
             at += header.size_bytes
             header = read_header(chunk.records, at)
-        reason = f"it is beyond the end of the log, which is {log_end}, and lies where offset {position} should be"
+        reason = f"it is beyond the end of the log ({log_end}), at the place of offset {position}"
         raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
 
 
 def _after_loss(split: Split, position: int, error: OffsetOutOfRange, is_fatal: bool) -> int:
-    """Where to go on."""
+    """The offset at which to resume after a loss."""
     if error.log_start_offset > position:
         _report(retention_loss(split.topic_partition, position, error.log_start_offset), is_fatal)
         return error.log_start_offset
-    # Beyond the end: what was there when the batch was planned is gone.
+    # Beyond the end: records that existed when the batch was planned are gone.
     _report(f"{error}: the log became shorter while it was read up to {split.end}", is_fatal)
     return split.end
 
 
 def _report(loss: str, is_fatal: bool) -> None:
     if is_fatal:
-        raise DataLoss(f"{loss}. To go on without what is lost set the option failOnDataLoss=false")
-    logger.warning("%s. Going on, since failOnDataLoss is false", loss)
+        raise DataLoss(f"{loss}. To continue without the lost records set the option failOnDataLoss=false")
+    logger.warning("%s. Continuing, because failOnDataLoss is false", loss)

@@ -1,7 +1,7 @@
-"""The options of the source: Spark's Kafka options by their names, checked once, as one frozen value.
+"""The options of the source: the names of Spark's Kafka options, validated once, as one frozen value.
 
-Names are case-insensitive. An option that is not known is refused by name; a Kafka consumer setting without a meaning
-here is accepted, since queries that change only their format name carry them. Must not know: clusters, offsets read.
+Names are case-insensitive. An unknown option is refused by name. A Kafka consumer setting without an effect here is
+accepted, so that existing queries need to change only their format name. Must not know: clusters, offsets.
 
 Beyond Spark's own: `startingOffsets=group`, `groupId`, `maxBytesPerTrigger`, and a default for
 `kafka.bootstrap.servers`.
@@ -10,21 +10,23 @@ Beyond Spark's own: `startingOffsets=group`, `groupId`, `maxBytesPerTrigger`, an
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.model.addresses import parse_server
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.known_options import SECURITY_PREFIXES, KnownOptions
-from penstock.spark.positions import (
+from penstock.spark.options.cluster import (
+    OF_ANY_CLIENT_WITHOUT_EFFECT,
+    ClusterOptions,
+    cluster_options,
+)
+from penstock.spark.options.known import FROM_SPARK, InvalidOption, KnownOptions, to_flag
+from penstock.spark.source.positions import (
     EARLIEST,
     LATEST,
     AtOffsets,
     AtTimestamps,
     Committed,
     Earliest,
-    InvalidOption,
     Latest,
     Position,
     Subscription,
@@ -35,17 +37,11 @@ from penstock.spark.positions import (
     pattern_of,
     topics_of,
 )
-from penstock.wire_client.blocking.security import ClientSecurity, security_from_settings
-from penstock.wire_client.requests.metadata import Address
 
 logger = logging.getLogger(__name__)
 
 Numbers = Mapping[TopicPartition, int]
 
-BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
-DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
-DEFAULT_PORT = 9092
-CLIENT_ID = "penstock-spark"
 GROUP_ID_PREFIX = "spark-penstock"
 FETCH_MAX_BYTES = 8 << 20
 
@@ -69,63 +65,19 @@ OTHERS = (
     "groupId",
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
-OF_TABLES = "of a catalog table give the options by WITH (...): Spark does not pass a table's options on"
-# Of the sink: one set of options can serve both.
+OF_TABLES = "for a catalog table give the options by WITH (...): Spark does not pass the table's own options"
+# Options of the sink: one set of options can serve both.
 OF_THE_SINK = frozenset(("topic", "delivery"))
-# Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
-FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
-
 SETTINGS = frozenset(
     ["bootstrap.servers", "client.id", "fetch.max.bytes", "group.id", "isolation.level", "max.partition.fetch.bytes"]
 )
 REFUSED_SETTINGS = {
-    "auto.offset.reset": "use the option 'startingOffsets': a query goes on from its checkpoint, not from a group",
-    "key.deserializer": "keys come as binary: use DataFrame operations to read them",
-    "value.deserializer": "values come as binary: use DataFrame operations to read them",
-    "enable.auto.commit": "offsets are committed to the group when a batch is finished",
+    "auto.offset.reset": "use the option 'startingOffsets': a query resumes from its checkpoint, not from a group",
+    "key.deserializer": "keys are binary: decode them with DataFrame operations",
+    "value.deserializer": "values are binary: decode them with DataFrame operations",
+    "enable.auto.commit": "offsets are committed to the group after each batch",
     "interceptor.classes": "there is no Java in the reader",
 }
-# Settings of Kafka's Java clients (4.x, and of 3.x what went with it) that tune what is done in its own way here.
-OF_ANY_CLIENT_WITHOUT_EFFECT = frozenset(
-    [
-        "auto.include.jmx.reporter",
-        "bootstrap.resolve.timeout.ms",
-        "client.dns.lookup",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
-        "metadata.max.age.ms",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "receive.buffer.bytes",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "retry.backoff.max.ms",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
-        "socket.connection.setup.timeout.ms",
-    ]
-)
-# Likewise, of logins by Kerberos or OAuth, which other settings ask for and are refused.
-OF_LOGINS_WITHOUT_EFFECT = frozenset(
-    [
-        "sasl.kerberos.kinit.cmd",
-        "sasl.kerberos.min.time.before.relogin",
-        "sasl.kerberos.ticket.renew.jitter",
-        "sasl.kerberos.ticket.renew.window.factor",
-        "sasl.login.connect.timeout.ms",
-        "sasl.login.read.timeout.ms",
-        "sasl.login.refresh.buffer.seconds",
-        "sasl.login.refresh.min.period.seconds",
-        "sasl.login.refresh.window.factor",
-        "sasl.login.refresh.window.jitter",
-        "sasl.login.retry.backoff.max.ms",
-        "sasl.login.retry.backoff.ms",
-    ]
-)
 # Of a consumer.
 WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
     [
@@ -161,17 +113,8 @@ OF_THE_SOURCE = KnownOptions(
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """How to reach the brokers."""
-
-    bootstrap: tuple[Address, ...]
-    security: ClientSecurity
-    client_id: str = CLIENT_ID
-
-
-@dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """How much a micro-batch may and must have. None: not limited."""
+    """The limits of a micro-batch. None: no limit."""
 
     max_offsets: int | None = None
     min_offsets: int | None = None
@@ -182,10 +125,10 @@ class TriggerLimits:
 @dataclass(frozen=True, slots=True)
 class GroupOptions:
     group_id: str | None = None
-    """To show the query's progress by. None: one that is made up."""
+    """The group that shows the query's progress. None: a generated name."""
     prefix: str = GROUP_ID_PREFIX
     start_from: str | None = None
-    """Whose committed offsets `startingOffsets=group` means. Not committed to, unless it is `group_id`, too."""
+    """The group of `startingOffsets=group`. The query commits to it only if it is also `group_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +140,7 @@ class SourceOptions:
     group: GroupOptions = field(default_factory=GroupOptions)
     limits: TriggerLimits = field(default_factory=TriggerLimits)
     latest_when_no_match: bool = False
-    """For a starting timestamp later than every record; else it is an error."""
+    """Start at the end if the starting timestamp is later than every record; otherwise that is an error."""
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
     fail_on_data_loss: bool = True
@@ -218,11 +161,10 @@ class SourceOptions:
 
 
 class _Given:
-    """The options as they came, asked for by their documented names."""
+    """The given options, accessed by their documented names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.texts = {name.lower(): text for name, text in given.items()}
-        self.settings = {name[6:]: text for name, text in self.texts.items() if name.startswith("kafka.")}
 
     def has(self, name: str) -> bool:
         return name.lower() in self.texts
@@ -244,34 +186,6 @@ class _Given:
         if number < lowest:
             raise InvalidOption(f"option '{name}' is {number}: it must be at least {lowest}")
         return number
-
-
-def to_flag(name: str, text: str) -> bool:
-    value = text.strip().lower()
-    if value not in ("true", "false"):
-        raise InvalidOption(f"option '{name}' is '{text}': write true or false")
-    return value == "true"
-
-
-def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
-    """Out of the `kafka.` options of a reader or writer. Raises InvalidOption, UnsupportedClientSetting."""
-    settings = _Given(given).settings
-    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
-    addresses = tuple(_address(server) for server in servers.split(",") if server.strip())
-    if not addresses:
-        raise InvalidOption(f"option 'kafka.bootstrap.servers' is '{servers}': give HOST:PORT of one broker or more")
-    told = {k: v for k, v in settings.items() if k.startswith(SECURITY_PREFIXES) and k not in OF_LOGINS_WITHOUT_EFFECT}
-    security = security_from_settings(told)
-    return ClusterOptions(addresses, security, settings.get("client.id", CLIENT_ID))
-
-
-def _address(server: str) -> Address:
-    address = parse_server(server)
-    if address is None:
-        raise InvalidOption(
-            f"option 'kafka.bootstrap.servers' has '{server.strip()}': write HOST:PORT, for example localhost:9092"
-        )
-    return address
 
 
 def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
@@ -318,7 +232,7 @@ def _subscription(given: _Given) -> Subscription:
     named = [name for name in SUBSCRIPTIONS if given.has(name)]
     if len(named) != 1:
         found = f"{' and '.join(named)} are given" if named else f"none is given; {OF_TABLES}"
-        raise InvalidOption(f"exactly one of the options {', '.join(SUBSCRIPTIONS)} says what to read: {found}")
+        raise InvalidOption(f"give exactly one of the options {', '.join(SUBSCRIPTIONS)}: {found}")
     text = given.text(named[0])
     if named[0] == "subscribe":
         return topics_of(text)
@@ -326,7 +240,7 @@ def _subscription(given: _Given) -> Subscription:
 
 
 def _position(given: _Given, edge: str, default: Position) -> Position:
-    """The first that is given counts, in Spark's order."""
+    """The position by the first given option, in Spark's order."""
     if given.has(f"{edge}Timestamp"):
         return at_timestamp(f"{edge}Timestamp", given.text(f"{edge}Timestamp"))
     if given.has(f"{edge}OffsetsByTimestamp"):
@@ -340,7 +254,7 @@ def _check_range(starting: Position, ending: Position) -> None:
     if isinstance(starting, Latest):
         raise InvalidOption("option 'startingOffsets' cannot be latest in batch queries")
     if isinstance(ending, Earliest | Committed):
-        raise InvalidOption("option 'endingOffsets' is latest or JSON in batch queries")
+        raise InvalidOption("option 'endingOffsets' must be latest or JSON in batch queries")
     _refuse_edge(starting, LATEST, "latest")
     _refuse_edge(ending, EARLIEST, "earliest")
     if isinstance(starting, AtOffsets) and isinstance(ending, AtOffsets):
@@ -371,7 +285,8 @@ def _check_pair(start_name: str, start: Numbers, end_name: str, end: Numbers) ->
 
 
 def _group(given: _Given) -> GroupOptions:
-    """As for Spark's source, `kafka.group.id` is somebody's that the query may read as; never one to commit to."""
+    """As in Spark's source, `kafka.group.id` is another consumer's group: the query may read its offsets, but never
+    commits to it."""
     own, read_as = given.text("groupId").strip() or None, given.text("kafka.group.id").strip() or None
     return GroupOptions(own, given.text("groupIdPrefix").strip() or GROUP_ID_PREFIX, read_as or own)
 
@@ -385,7 +300,7 @@ def _limits(given: _Given) -> TriggerLimits:
 
 
 def duration_ms(name: str, text: str) -> int:
-    """As Spark writes durations: 500ms, 10s, 15m, 2h, 1d; a bare number is milliseconds."""
+    """Parses a duration in Spark's form: 500ms, 10s, 15m, 2h, 1d. A bare number is in milliseconds."""
     bare = text.strip().lower()
     digits = bare.rstrip("abcdefghijklmnopqrstuvwxyz")
     units = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

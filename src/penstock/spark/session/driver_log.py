@@ -1,6 +1,6 @@
-"""Where the driver's JVM and its Python workers print: a file, which is kept from filling the disk.
+"""The log file for the output of the driver's JVM and its Python workers, which is bounded in size.
 
-What they print is of no use on a terminal until something fails; then the file is named.
+Their output is of no use on a terminal. Error messages name the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LOG_LIMIT_BYTES = 64 << 20
 
 @contextmanager
 def output_to(path: Path) -> Iterator[None]:
-    """A process started meanwhile has the file as its standard output and error, for good."""
+    """Processes that start meanwhile have the file as their standard output and error, for their whole life."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -35,7 +35,7 @@ def output_to(path: Path) -> Iterator[None]:
 
 
 def trim_log(path: Path) -> None:
-    """Empties it when it is too large. Whoever writes to it goes on: the file is the same."""
+    """Empties the file if it is too large. Writers go on with the same file."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
             os.truncate(path, 0)

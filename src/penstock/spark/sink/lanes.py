@@ -1,20 +1,20 @@
-"""Where batches of a task wait: a lane for each partition, a line of requests for each broker.
+"""The queues of a task's batches: a lane for each partition, and a line of requests for each broker.
 
 A lane holds the unacknowledged batches of a partition in sequence order:
 
     unsent --> sent --> acknowledged
        ^         |
-       +- failed-+     refused for now, or the connection was lost
+       +- failed-+     temporarily refused, or the connection was lost
 
-Once one failed, nothing more is sent until all that was sent is answered; then what failed goes back in front of what
-is unsent, and is sent to whoever leads the partition by then. So order holds whatever the broker made of the rest: a
-batch behind a failed one is refused as out of order and sent again, or stored if the failed one is stored, too.
+After a failure nothing more is sent until all sent batches are answered. Then failed batches go back to the front of
+the unsent ones, and are sent to the partition's present leader. So the order holds, whatever the broker did with the
+rest: a batch after a failed one is refused as out of order and sent again, or stored if the failed one was stored, too.
 
-That rests on the broker's memory of this producer. One that has none takes any sequence number: if the first batch is
-refused and the second was sent behind it, the second is stored first. So a lane sends one batch alone, and more only
-when that is acknowledged; and begins so again after a failure.
+This relies on the broker's memory of the producer. A broker without it accepts any sequence number: if the first batch
+is refused and the second was sent right after it, the second is stored first. So a lane first sends a single batch, and
+more only when that is acknowledged; the same after a failure.
 
-Must not know: connections, what answers mean.
+Must not know: connections, the meaning of answers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class PartitionWritten(NamedTuple):
     partition: int
     records: int
     last_offset: int
-    """-1: not known, the broker only said that it has them."""
+    """-1 if unknown: the broker only confirmed that it has the records."""
 
 
 class ProducerIdentity:
-    """A producer id, and for each partition its epoch and next sequence number there.
+    """A producer id, and for each partition its epoch and next sequence number.
 
-    Whoever uses it next goes on counting; so it is passed on only when all that was sent is acknowledged.
+    The next user of the id continues the sequence, so it is passed on only when everything is acknowledged.
     """
 
     __slots__ = ("epoch", "places", "producer_id")
@@ -62,7 +62,7 @@ class Batch:
 
 
 class Lane:
-    """One partition."""
+    """The queue of one partition."""
 
     def __init__(self, tp: TopicPartition, epoch: int, next_sequence: int) -> None:
         self.tp = tp
@@ -74,7 +74,7 @@ class Lane:
         self.failure = ""
         self.needs_new_epoch = False
         self.is_known = False
-        """The leader has a batch of ours, and so knows which one comes next."""
+        """The leader has a batch of this producer, and so knows the next sequence number."""
         self.pause_until = 0.0
         self.broker: BrokerLine | None = None
         self.records = 0
@@ -90,7 +90,7 @@ class Lane:
 
 
 class BrokerLine:
-    """Lanes that have something to send to it, and requests that it has not answered."""
+    """Lanes with batches for a broker, and requests that it has not answered."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -99,7 +99,7 @@ class BrokerLine:
         self.in_flight: deque[list[tuple[Lane, Batch]]] = deque()
 
     def take(self, max_bytes: int) -> list[tuple[Lane, Batch]]:
-        """For one request: a batch of each ready lane, as far as they go in; always one."""
+        """The batches of one request: one from each ready lane, as many as fit, but at least one."""
         taken: list[tuple[Lane, Batch]] = []
         size = 0
         for lane in list(self.ready):
@@ -111,5 +111,5 @@ class BrokerLine:
             taken.append((lane, batch))
             del self.ready[lane]
             if lane.may_send:
-                self.ready[lane] = None  # behind the others
+                self.ready[lane] = None  # to the end of the line
         return taken

@@ -1,9 +1,9 @@
-"""The options of the sink and the columns it takes: those of Spark's Kafka sink, checked once, before any task runs.
+"""The options and columns of the sink: those of Spark's Kafka sink, validated once, before any task runs.
 
-`kafka.` options are the Java producer's. One that says how records are delivered is followed or refused, never dropped;
-one that only tunes what this producer does its own way has no effect. Options of the source are passed over, so that
-one set can serve both, for example that of a temporary view: Spark hands its OPTIONS to readers and writers. (Those of
-CREATE TABLE it does not hand to sources and sinks in Python.) Must not know: Spark but for its types, connections.
+`kafka.` options are the Java producer's. An option about delivery is followed or refused, never dropped. A tuning
+option that does not apply to this producer has no effect. Options of the source are ignored, so that one set can serve
+both, for example the OPTIONS of a temporary view, which Spark passes to readers and writers. (Spark does not pass those
+of CREATE TABLE to Python sources and sinks.) Must not know: Spark except its types, connections.
 
 Beyond Spark's own: the column `timestamp`, the option `delivery`, and a default for `kafka.bootstrap.servers`.
 """
@@ -15,16 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.records.compression import CODEC_BY_NAME, GZIP, LZ4, NAMES, NONE, ZSTD
-from penstock.spark.known_options import KnownOptions
-from penstock.spark.options import (
-    FROM_SPARK,
-    KNOWN,
-    OF_ANY_CLIENT_WITHOUT_EFFECT,
-    ClusterOptions,
-    cluster_options,
-    to_flag,
-)
-from penstock.spark.positions import InvalidOption
+from penstock.spark.options.cluster import OF_ANY_CLIENT_WITHOUT_EFFECT, ClusterOptions, cluster_options
+from penstock.spark.options.known import FROM_SPARK, InvalidOption, KnownOptions, to_flag
+from penstock.spark.source.options import KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,7 +27,7 @@ EXACTLY_ONCE: Final = "exactly_once"
 
 OWN = ("topic", "includeHeaders", "delivery")
 ACKS_ALL = -1
-MAX_IN_FLIGHT = 5  # what a broker remembers of a producer
+MAX_IN_FLIGHT = 5  # the number of batches that a broker remembers per producer
 LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
 
 SETTINGS = frozenset(
@@ -55,13 +48,13 @@ SETTINGS = frozenset(
     ]
 ) | {f"compression.{NAMES[codec]}.level" for codec in LEVELS}
 REFUSED_SETTINGS = {
-    "key.serializer": "keys are written as they are: make them binary or string with DataFrame operations",
-    "value.serializer": "values are written as they are: make them binary or string with DataFrame operations",
+    "key.serializer": "keys are written unchanged: convert them to binary or string with DataFrame operations",
+    "value.serializer": "values are written unchanged: convert them to binary or string with DataFrame operations",
     "interceptor.classes": "there is no Java in the writer",
     "partitioner.class": "there is no Java in the writer; give the rows a column 'partition'",
-    "transactional.id": "the broker has no transactions yet",
+    "transactional.id": "the sink does not write in transactions yet",
 }
-# Settings of Kafka's Java producer and librdkafka that tune what this producer does its own way.
+# Tuning settings of Kafka's Java producer and librdkafka that do not apply to this producer.
 WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
     [
         "linger.ms",
@@ -91,7 +84,7 @@ class ProducerOptions:
     is_idempotent: bool = True
     max_in_flight: int = MAX_IN_FLIGHT
     batch_size_bytes: int = 256 << 10
-    """Larger than Kafka's: a batch is filled by a table at hand, nobody waits for it."""
+    """Larger than Kafka's default: the rows are all there, so no record waits for a batch to fill."""
     memory_bytes: int = 32 << 20
     max_request_bytes: int = 1 << 20
     compression: int = NONE
@@ -106,7 +99,7 @@ class SinkOptions:
     cluster: ClusterOptions
     producer: ProducerOptions
     topic: str | None = None
-    """Where all rows go, whatever their column says. None: where it says."""
+    """The topic of all rows, whatever their column topic has. None: the column decides."""
     delivery: str = AT_LEAST_ONCE
 
     @classmethod
@@ -115,12 +108,12 @@ class SinkOptions:
         texts = {name.lower(): text for name, text in given.items()}
         OF_THE_SINK.refuse_others(texts)
         if "includeheaders" in texts:
-            # As in Spark's sink: a column headers is written, whatever this says.
+            # As in Spark's sink, a column headers is always written.
             to_flag("includeHeaders", texts["includeheaders"])
         if to_flag("kafka.partitioner.ignore.keys", texts.get("kafka.partitioner.ignore.keys", "false")):
             raise InvalidOption(
-                "option 'kafka.partitioner.ignore.keys' is true: rows with a key go where Kafka's hash of it says; "
-                "give them a column 'partition' to have them elsewhere"
+                "option 'kafka.partitioner.ignore.keys' is true: Kafka's hash of the key chooses the partition; "
+                "add a column 'partition' to choose another"
             )
         topic = texts.get("topic")
         if topic is not None and not topic.strip():
@@ -137,7 +130,7 @@ def _delivery(texts: Mapping[str, str]) -> str:
     delivery = texts.get("delivery", AT_LEAST_ONCE).strip().lower()
     if delivery == EXACTLY_ONCE:
         raise InvalidOption(
-            f"option 'delivery' is '{EXACTLY_ONCE}': the broker has no transactions yet, so a task that is run again "
+            f"option 'delivery' is '{EXACTLY_ONCE}': the sink does not write in transactions yet, so a repeated task "
             f"may write its rows again; write '{AT_LEAST_ONCE}', which is the default"
         )
     if delivery != AT_LEAST_ONCE:
@@ -173,12 +166,12 @@ def _acks(texts: Mapping[str, str]) -> int:
     if text == "1":
         return 1
     if text == "0":
-        raise InvalidOption("option 'kafka.acks' is 0: rows could be lost unnoticed, which no sink may do; write all")
+        raise InvalidOption("option 'kafka.acks' is 0: rows could be lost unnoticed; write all")
     raise InvalidOption(f"option 'kafka.acks' is '{text}': write all or 1")
 
 
 def _is_idempotent(texts: Mapping[str, str], acks: int) -> bool:
-    """As Kafka's producer: on, unless acks says otherwise; both said and in conflict is an error."""
+    """On unless acks forbids it, as in Kafka's producer. Conflicting settings are an error."""
     name = "kafka.enable.idempotence"
     if name not in texts:
         return acks == ACKS_ALL
@@ -229,13 +222,13 @@ COLUMN_TYPES: Final = {
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Whether rows of this schema can be written. Raises InvalidOption.
+    """Checks whether rows of this schema can be written. Raises InvalidOption.
 
-    Columns of other names are left alone, and so is a `timestamp` that is none: to Spark's sink it means nothing.
+    Other columns are ignored, and also a `timestamp` of another type, which has no meaning for Spark's sink.
     """
     found = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in found:
-        raise InvalidOption(f"rows have no column 'value' ({', '.join(found) or 'no columns'}): name one of them so")
+        raise InvalidOption(f"rows have no column 'value' ({', '.join(found) or 'no columns'}): rename one of them")
     if options.topic is None and "topic" not in found:
         raise InvalidOption("rows have no column 'topic': set the option 'topic', or add the column")
     for name, allowed in COLUMN_TYPES.items():

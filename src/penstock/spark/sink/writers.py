@@ -1,12 +1,12 @@
-"""`write.format("penstock")` and `writeStream.format("penstock")`: rows of Spark into topics.
+"""The sink: `write.format("penstock")` and `writeStream.format("penstock")` write Spark's rows to topics.
 
-A writer is made on the driver, where options and columns are checked, and pickled to the workers, where `write` runs
-once for each task. What a task wrote comes back as `TaskWritten`; `commit` and `abort` on the driver only tell of it:
-rows are in the log when their task ends, and stay there. Must not know: how rows are delivered (`spark.sink_delivery`).
+A writer is created on the driver, where options and columns are checked, and pickled to the workers, where `write` runs
+once for each task. A task returns `TaskWritten`. `commit` and `abort` on the driver only log it: rows are in the log
+when their task ends, and stay there. Must not know: how rows are delivered (`sink.delivery`).
 
-Spark makes a new writer for each commit, and calls `abort` also when `commit` raised: neither may do anything that
-matters, but for one: the `commit` of a batch write raises what tasks found wrong with their rows, so that Spark does
-not run them again.
+Spark creates a new writer for each commit, and also calls `abort` after `commit` raised. So neither may have an effect,
+with one exception: the `commit` of a batch write raises the tasks' errors about bad rows, so that Spark does not repeat
+the tasks.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.spark.encode.closed import ClosedBatch
-from penstock.spark.lanes import PartitionWritten
-from penstock.spark.positions import InvalidOption
-from penstock.spark.reading import spare_the_heap
-from penstock.spark.sink_delivery import AtLeastOnce, Slice, SliceWriter, describe
-from penstock.spark.sink_options import SinkOptions, check_columns
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.sink.delivery import AtLeastOnce, Slice, SliceWriter, describe
+from penstock.spark.sink.lanes import PartitionWritten
+from penstock.spark.sink.options import SinkOptions, check_columns
+from penstock.spark.worker import spare_the_heap
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 logger = logging.getLogger(__name__)
 
-RecordBatch = Any  # of pyarrow, which has no types
+RecordBatch = Any  # pyarrow has no types
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -40,11 +40,11 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class TaskWritten(WriterCommitMessage):
-    """What one task has in the log."""
+    """The result of a task: the records that it has in the log."""
 
     partitions: tuple[PartitionWritten, ...]
     is_repeat: bool = False
-    """Nothing was written, since an earlier attempt had done it."""
+    """Nothing was written, because an earlier attempt had written the rows."""
 
     @property
     def records(self) -> int:
@@ -53,7 +53,7 @@ class TaskWritten(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class TaskRefused(WriterCommitMessage):
-    """A task whose rows can never be written. Raised in the task, Spark would run it again, to the same end."""
+    """A task with rows that can never be written. If the task raised the error, Spark would repeat it in vain."""
 
     sentence: str
 
@@ -66,7 +66,7 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """`overwrite` is output mode complete: each result is appended whole, as Spark's Kafka sink does."""
+    """`overwrite` means output mode complete: each result is appended as a whole, as by Spark's Kafka sink."""
     return _StreamWriter(_checked(options, schema))
 
 
@@ -87,16 +87,16 @@ class _BatchWriter(DataSourceArrowWriter):
             return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
         except UnsuitableRows as error:
             for _ in iterator:
-                pass  # Spark wants its rows taken
+                pass  # Spark requires that all rows are consumed
             return TaskRefused(str(error))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raises UnsuitableRows for the tasks that could not: then Spark calls `abort`, and the write has failed."""
+        """Raises UnsuitableRows if tasks had bad rows: then Spark calls `abort`, and the write has failed."""
         refused = [message.sentence for message in messages if isinstance(message, TaskRefused)]
         if refused:
             from penstock.spark.encode.columns import UnsuitableRows
 
-            more = f" (and the like in {len(refused) - 1} more tasks)" if len(refused) > 1 else ""
+            more = f" (and similar errors in {len(refused) - 1} more tasks)" if len(refused) > 1 else ""
             raise UnsuitableRows(f"{refused[0]}{more}")
         logger.info("written: %s", describe(totals(messages)))
 
@@ -119,16 +119,16 @@ class _StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _warn_of_rest(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """At least once: what tasks wrote before another failed is not taken back, and comes again if it is run again."""
+    """Warns of rows that tasks wrote before another task failed: they stay, and a repetition writes them again."""
     written = totals(messages)
     if written:
         logger.warning(
-            "%s failed; in the log all the same, and written again if it is run again: %s", what, describe(written)
+            "%s failed; these records stay in the log, and a repetition writes them again: %s", what, describe(written)
         )
 
 
 def totals(messages: Iterable[WriterCommitMessage | None]) -> list[PartitionWritten]:
-    """Of all tasks, by partition. A failed task sends None."""
+    """The totals of all tasks, by partition. A failed task sends None."""
     sums: dict[tuple[str, int], PartitionWritten] = {}
     for message in messages:
         if not isinstance(message, TaskWritten):
@@ -156,11 +156,11 @@ def current_slice() -> Slice:
 def write_slice(
     writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]
 ) -> TaskWritten:
-    """All rows, and what became of them. Raises UnsuitableRows, DeliveryFailed, ApiError, WireClientError."""
+    """Writes all rows of a slice. Raises UnsuitableRows, DeliveryFailed, ApiError, WireClientError."""
     try:
         if not writer.begin(slice_):
             for _ in batches:
-                pass  # Spark wants its rows taken
+                pass  # Spark requires that all rows are consumed
             return TaskWritten((), is_repeat=True)
         _encode(writer, options, slice_, batches)
         written = TaskWritten(tuple(writer.finish()))
@@ -172,13 +172,13 @@ def write_slice(
 
 
 def _encode(writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]) -> None:
-    # What is compiled is loaded in workers alone: the driver makes a writer for every commit.
+    # Compiled code is loaded only in workers: the driver creates a writer for every commit.
     from penstock.spark.encode.batches import PartitionEncoder
     from penstock.spark.encode.columns import record_columns
     from penstock.spark.encode.routing import Router
 
     producer = options.producer
-    # Half of the memory for batches in the making, half (in the producer) for those under way.
+    # Half of the memory is for open batches, half (in the producer) for batches in flight.
     encoder = PartitionEncoder(
         producer.batch_size_bytes, producer.memory_bytes // 2, producer.compression, producer.compression_level
     )

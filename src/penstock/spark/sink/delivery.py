@@ -1,26 +1,25 @@
-"""What a task promises about its rows: the seam between the sink and the ways of delivering.
+"""The delivery guarantees of a task: the interface between the sink and the ways of delivery.
 
-Spark runs a slice (one task of one batch) until one attempt succeeds, and after a crash it runs the whole last batch
-again. A `SliceWriter` is one attempt: `begin` says whether the rows are wanted, `write` takes closed batches, `finish`
-returns when they are in the log, `abandon` gives up. The sink encodes; it knows none of what follows.
+Spark runs a slice (one task of one batch) until one attempt succeeds, and after a crash it repeats the whole last
+batch. A `SliceWriter` is one attempt: `begin` tells whether the rows are needed, `write` takes closed batches, `finish`
+returns when they are in the log, `abandon` gives up. The sink only encodes.
 
-    at_least_once   `AtLeastOnce`. Nobody else has the producer id, so what a lost answer makes the producer send again
-                    is stored once; what another attempt sends again is stored again.
+    at_least_once   `AtLeastOnce`. The producer id is exclusive, so a batch that is sent again after a lost answer is
+                    stored once. Rows of a repeated attempt are stored again.
 
-    exactly_once    Not offered: brokers need transactions first. It will be a second class here, by this protocol of
-                    stock Kafka requests. q is the query's id, E the batch's, p the task's partition.
-        begin       InitProducerId(transactional.id = "q-p"): older attempts are fenced, what they left is aborted
+    exactly_once    Not offered: it needs brokers with transactions. It will be a second class here, with this protocol
+                    of standard Kafka requests. q is the query's id, E the batch's, p the task's partition.
+        begin       InitProducerId(transactional.id = "q-p"): older attempts are fenced and their transactions aborted
                     (CONCURRENT_TRANSACTIONS: wait). OffsetFetch(group "spark-sink-q", marker partition p,
                     require_stable): more than E means that the slice is in the log, so `begin` is False.
-        write       AddPartitionsToTxn for a partition when it is first seen, then Produce; batches are stamped as
-                    transactional.
+        write       AddPartitionsToTxn for each new partition, then Produce; batches are stamped as transactional.
         finish      AddOffsetsToTxn, TxnOffsetCommit(marker partition p -> E + 1), EndTxn(commit). Rows and marker
                     become visible together, so an attempt may die anywhere. Without rows nothing is sent.
         abandon     EndTxn(abort), or nothing: the next `begin` aborts.
-        needs       the same slice for the same (E, p) when a batch is run again: splits of the source are a pure
+        needs       the same slice for the same (E, p) when a batch is repeated: splits of the source are a pure
                     function of its offsets. Ids have the query's id, not a name: a new checkpoint begins at batch 0.
 
-Must not know: Arrow, options but for delivery and the producer's.
+Must not know: Arrow, options except the delivery and the producer's.
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from penstock.spark.lanes import PartitionWritten, ProducerIdentity
-from penstock.spark.options import ClusterOptions
-from penstock.spark.producing import DeliveryFailed, TaskProducer
-from penstock.spark.reading import cluster_for
-from penstock.spark.sink_options import SinkOptions
+from penstock.spark.options.cluster import ClusterOptions
+from penstock.spark.sink.lanes import PartitionWritten, ProducerIdentity
+from penstock.spark.sink.options import SinkOptions
+from penstock.spark.sink.producing import DeliveryFailed, TaskProducer
+from penstock.spark.worker import cluster_for
 from penstock.wire.apis import Api
-from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.errors import WireClientError
+from penstock.wire_client.requests.metadata import metadata_request
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ MAX_KEPT = 16
 
 
 class Slice(NamedTuple):
-    """One task's share of a batch. Batch writes have neither query nor batch."""
+    """A task's share of a batch. Batch writes have neither query nor batch."""
 
     query_id: str | None
     batch_id: int | None
@@ -60,14 +60,14 @@ class Slice(NamedTuple):
 
 class SliceWriter(Protocol):
     def begin(self, slice_: Slice) -> bool:
-        """False: an earlier attempt has written these rows. They are to be taken from Spark and dropped."""
+        """False if an earlier attempt has written these rows. They must be consumed and dropped."""
         ...
 
     def partition_count(self, topic: str) -> int: ...
 
     @property
     def batch_size_bytes(self) -> int:
-        """How large a batch should be; may become smaller on the way."""
+        """The target size of a batch, which may shrink meanwhile."""
         ...
 
     def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None: ...
@@ -78,7 +78,7 @@ class SliceWriter(Protocol):
 
 
 class _Identities(threading.local):
-    """Producer ids of this thread with nothing outstanding, by cluster. Those of a parent process are left alone."""
+    """This thread's producer ids without unacknowledged batches, by cluster. A parent process's ids are not used."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[int, ClusterOptions], ProducerIdentity] = {}
@@ -118,17 +118,17 @@ class AtLeastOnce:
             while (found := self._cluster.topics([topic]).get(topic)) is None:
                 if time.monotonic() > deadline:
                     raise DeliveryFailed(
-                        f"topic '{topic}' does not exist, and the broker does not create topics by itself "
+                        f"topic '{topic}' does not exist, and the broker does not create topics automatically "
                         f"(auto.create.topics.enable): create it first, for example by `penstock topics create {topic}`"
                     )
                 time.sleep(LOOK_AGAIN_S)
         return len(found.partitions)
 
     def _ask_for_creation(self, topic: str) -> None:
-        """By asking for its metadata, as Kafka's producer does. The answer does not tell whether it will be made."""
+        """Requests the topic's metadata, as Kafka's producer does. The answer does not tell if it will be created."""
         reach = self._options.cluster
-        request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=True)
-        failure = WireClientError("no address of a broker was given")
+        request = metadata_request([topic], create=True)
+        failure = WireClientError("no broker address was given")
         for address in reach.bootstrap:
             try:
                 with BlockingConnection.open(*address, reach.client_id, reach.security) as connection:
@@ -151,7 +151,7 @@ class AtLeastOnce:
         written = list(self._producer.written())
         self._producer.close()
         if written:
-            logger.warning("an attempt gives up; what it has written stays: %s", describe(written))
+            logger.warning("an attempt gives up; the records that it has written stay: %s", describe(written))
 
 
 def describe(written: Iterable[PartitionWritten]) -> str:

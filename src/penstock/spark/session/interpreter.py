@@ -1,9 +1,9 @@
-"""Which Python runs Spark's workers: the driver's own, with its own PySpark.
+"""The Python of Spark's workers: the driver's interpreter, with its installed PySpark.
 
-Spark puts an archive of PySpark, `pyspark.zip`, before everything else on the workers' PYTHONPATH. There is no bytecode
-in it, so each of the half dozen processes that a first query starts compiles PySpark anew: half a second each, three
-for the first batch. The same PySpark lies unpacked and compiled in site-packages. PYSPARK_PYTHON is therefore a program
-that takes the archives off the path and becomes the driver's interpreter.
+Spark puts an archive of PySpark, `pyspark.zip`, first on the workers' PYTHONPATH. It has no bytecode, so each of the
+half dozen processes of a first query compiles PySpark again: half a second each, three for the first batch. The same
+PySpark is installed and compiled in site-packages. So PYSPARK_PYTHON is a program that removes the archives from the
+path and executes the driver's interpreter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.spark.cache import cache_directory, write_once
+from penstock.spark.cache.files import cache_directory, write_once
 
 _PROGRAM = """\
 #!/bin/sh
@@ -35,7 +35,7 @@ PYTHONPATH=$kept exec {python} "$@"
 
 
 def worker_python() -> str:
-    """For PYSPARK_PYTHON. Only right for workers on this machine."""
+    """The value of PYSPARK_PYTHON, for workers on this machine only."""
     home = _unpacked_pyspark()
     if home is None:
         return sys.executable
@@ -45,7 +45,7 @@ def worker_python() -> str:
 
 
 def _unpacked_pyspark() -> str | None:
-    """The home of a Spark whose Python part this interpreter imports from site-packages, and py4j likewise."""
+    """The home of a Spark whose PySpark and py4j this interpreter imports from site-packages."""
     found = [find_spec("pyspark"), find_spec("py4j")]
     origins = [spec.origin for spec in found if spec is not None and spec.origin is not None]
     if len(origins) < len(found) or not all(map(os.path.isfile, origins)):  # inside an archive

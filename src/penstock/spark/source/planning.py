@@ -1,8 +1,8 @@
-"""What the driver asks the cluster: which partitions there are, where they begin and end, and what was lost.
+"""The driver's requests to the cluster: partitions, the starts and ends of logs, and the detection of data loss.
 
-Answers are about now. `OffsetPlanner` remembers nothing but the topics it saw, for `metadata_max_age_ms`. Offsets of
-a query are judged against the cluster in one place, `current`: partitions that vanished, topics created anew, logs
-that became shorter. Must not know: Spark, micro-batches, records.
+Answers are current. `OffsetPlanner` caches only the topics, for `metadata_max_age_ms`. `current` is the only place that
+compares a query's offsets with the cluster: missing partitions, topics that were created again, logs that became
+shorter. Must not know: Spark, micro-batches, records.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Protocol
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
-from penstock.spark.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
-from penstock.spark.options import SourceOptions
-from penstock.spark.positions import (
+from penstock.spark.options.known import InvalidOption
+from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
+from penstock.spark.source.options import SourceOptions
+from penstock.spark.source.positions import (
     EARLIEST,
     LATEST,
     AssignedPartitions,
@@ -26,7 +27,6 @@ from penstock.spark.positions import (
     AtTimestamps,
     Committed,
     Earliest,
-    InvalidOption,
     Latest,
     Position,
     TopicPattern,
@@ -57,17 +57,17 @@ class FoundTopics:
     topic_ids: Mapping[str, bytes]
     partitions: tuple[TopicPartition, ...]
     missing: tuple[TopicPartition | str, ...]
-    """Asked for by name, and not there."""
+    """Names of topics and partitions that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A position in numbers."""
+    """A position as offsets."""
 
     topic_ids: Mapping[str, bytes]
     offsets: Offsets
     at_latest: frozenset[TopicPartition]
-    """Those that stand where the log ended a moment ago: asked again they would move."""
+    """Partitions whose position is the end of the log: a second lookup would give another offset."""
 
 
 class OffsetPlanner:
@@ -95,15 +95,15 @@ class OffsetPlanner:
         return self._found
 
     def existing(self) -> FoundTopics:
-        """All that was named, or InvalidOption."""
+        """All named topics and partitions. Raises InvalidOption if any is missing."""
         found = self._settled(lambda found: not found.missing)
         if found.missing:
             what = ", ".join(_name(missing) for missing in found.missing)
-            raise InvalidOption(f"there is no {what}: create it first, or correct what the query is to read")
+            raise InvalidOption(f"there is no {what}: create it first, or correct the query's options")
         return found
 
     def _settled(self, is_good: Callable[[FoundTopics], bool]) -> FoundTopics:
-        """What a broker knows may be older than what another did a moment ago: asked again before it is believed."""
+        """Asks again before a bad answer is believed: a broker's metadata may be older than another's."""
         found = self.found(fresh=True)
         for _ in range(self._options.offset_retries):
             if is_good(found):
@@ -134,7 +134,7 @@ class OffsetPlanner:
     # -- offsets ------------------------------------------------------------------------
 
     def offsets_at(self, partitions: Iterable[TopicPartition], timestamp: int) -> Offsets:
-        """EARLIEST, LATEST or milliseconds; -1 where no record is as young as that."""
+        """The offsets at EARLIEST, LATEST or a time in milliseconds; -1 if all records are older."""
         wanted = dict.fromkeys(partitions, timestamp)
         if not wanted:
             return {}
@@ -191,7 +191,7 @@ class OffsetPlanner:
     # -- a query's offsets against what is there ----------------------------------------
 
     def current(self, start: SourceOffset, group: str) -> SourceOffset:
-        """The ends of all partitions now. What of `start` is no longer there is an error, or a warning."""
+        """The present ends of all partitions. Losses since `start` are errors or warnings."""
         ends, losses = self._compare(start, group, fresh=False)
         for _ in range(self._options.offset_retries):
             if not losses:
@@ -202,14 +202,14 @@ class OffsetPlanner:
         return ends
 
     def report(self, losses: list[str]) -> None:
-        """Raises DataLoss unless the options say to go on."""
+        """Raises DataLoss, or logs a warning with failOnDataLoss=false."""
         if losses and self._options.fail_on_data_loss:
             raise DataLoss(
-                f"{'; '.join(losses)}. To go on without what is lost set the option failOnDataLoss=false, "
-                "to begin anew use a new checkpointLocation"
+                f"{'; '.join(losses)}. To continue without the lost records set the option failOnDataLoss=false; "
+                "to start again use a new checkpointLocation"
             )
         for loss in losses:
-            logger.warning("%s. Going on, since failOnDataLoss is false", loss)
+            logger.warning("%s. Continuing, because failOnDataLoss is false", loss)
 
     def _compare(self, start: SourceOffset, group: str, *, fresh: bool) -> tuple[SourceOffset, list[str]]:
         found = self.found(fresh=fresh)
@@ -222,16 +222,14 @@ class OffsetPlanner:
             latest = self.offsets_at(found.partitions, LATEST)
         ends = SourceOffset(group, {tp.topic: found.topic_ids[tp.topic] for tp in found.partitions}, latest)
         losses = [
-            f"{_name(tp)} is gone, or no longer among those to read"
-            for tp in sorted(start.positions)
-            if tp not in latest
+            f"{_name(tp)} is gone or no longer subscribed to" for tp in sorted(start.positions) if tp not in latest
         ]
         known = {tp.topic for tp in start.positions} & {tp.topic for tp in latest}
         recreated = {topic for topic in sorted(known) if ends.is_recreated_since(start, topic)}
         losses += [
             f"topic '{topic}' was deleted and created again: the query reads the topic with id "
             f"{topic_id_text(start.topic_ids[topic])}, and the cluster now has one with id "
-            f"{topic_id_text(ends.topic_ids[topic])}, in which the old offsets mean nothing"
+            f"{topic_id_text(ends.topic_ids[topic])}, so the old offsets are invalid"
             for topic in sorted(recreated)
         ]
         losses += [
@@ -242,7 +240,7 @@ class OffsetPlanner:
         return ends, losses
 
     def log_starts(self, start: SourceOffset, ends: SourceOffset) -> Offsets:
-        """Where the logs begin that no longer have what `start` is at; reported as a loss."""
+        """The starts of the logs that no longer have the records at `start`, which is reported as a loss."""
         same = [tp for tp in sorted(start.positions) if tp in ends.positions]
         same = [tp for tp in same if not ends.is_recreated_since(start, tp.topic)]
         passed = {tp: first for tp, first in self.offsets_at(same, EARLIEST).items() if first > start.positions[tp]}
@@ -251,7 +249,7 @@ class OffsetPlanner:
 
 
 def retention_loss(tp: TopicPartition, wanted: int, available: int) -> str:
-    return f"{_name(tp)} no longer has offset {wanted}: the first that is available is {available}"
+    return f"{_name(tp)} no longer has offset {wanted}: the first available offset is {available}"
 
 
 def _name(what: TopicPartition | str) -> str:

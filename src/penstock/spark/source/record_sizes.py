@@ -1,8 +1,8 @@
-"""How many bytes an offset stands for, by a look at the next batches of a partition. For `maxBytesPerTrigger`.
+"""The mean bytes per offset of a partition, from a sample of its next batches, for `maxBytesPerTrigger`.
 
-The look is one small fetch at the position the next micro-batch starts from: bytes of whole batches as they stand in
-the log (compressed), over the offsets they cover, so holes of compaction count as nothing. A look is good for
-`MAX_AGE_S`. A partition that cannot be looked at counts as the mean of the others.
+The sample is one small fetch at the start of the next micro-batch: the bytes of whole batches as in the log
+(compressed), divided by the offsets that they cover, so that holes of compaction count as empty. A sample is valid for
+`MAX_AGE_S`. A partition without a sample counts as the mean of the others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_AT = 23
 
 Look = Callable[[TopicPartition, int], Buffer]
-"""Bytes of a fetch from an offset on."""
+"""Fetches bytes from an offset on."""
 
 
 class RecordSizes:
@@ -51,7 +51,7 @@ class RecordSizes:
         try:
             size = bytes_per_offset(self._look(tp, position), position)
         except PenstockError:
-            # The reader meets the same trouble, and says what it is.
+            # The reader gets the same error and reports it.
             size = None
         if size is not None:
             self._seen[tp] = (self._clock(), size)
@@ -59,7 +59,7 @@ class RecordSizes:
 
 
 def bytes_per_offset(records: Buffer, position: int) -> float | None:
-    """Of the whole batches in `records`, which was fetched from `position` on."""
+    """The mean of the whole batches in `records`, which was fetched from `position` on."""
     view = memoryview(records)
     at, next_offset = 0, position
     while at + HEADER_SIZE <= len(view):

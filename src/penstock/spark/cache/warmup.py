@@ -1,10 +1,10 @@
-"""Compiled once, loaded everywhere: where native code of this package is kept, and making it before workers want it.
+"""The cache of compiled code, and filling it before workers need it.
 
-Decoder and encoder are compiled by numba, which takes seconds; from its cache they are there in a fraction of one. Each
-Spark worker is a process of its own, so without a cache every one of them would compile. `WarmUp` fills the cache in a
-process beside the caller, who has a JVM to wait for anyway; a mark in the cache says that nothing is left to do.
+numba compiles decoder and encoder in seconds, and loads them from its cache in a fraction of a second. Each Spark
+worker is a separate process, so without a cache every worker would compile. `WarmUp` fills the cache in a process
+beside the caller, which waits for a JVM anyway. A mark in the cache tells that it is full.
 
-Imports nothing of Spark, Arrow or numba: the place of the cache must be known before numba is imported.
+This module imports nothing of Spark, Arrow or numba: the cache directory must be set before numba is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.spark.cache import cache_directory
+from penstock.spark.cache.files import cache_directory
 
 WARM_UP_TIMEOUT_S = 120
 COMPILED_PACKAGES = ("decode", "encode")
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def place_numba_cache() -> Path:
-    """Set NUMBA_CACHE_DIR unless it is set. Call it before numba is imported; processes started later inherit it."""
+    """Sets NUMBA_CACHE_DIR unless it is set. Call it before numba is imported. Later processes inherit it."""
     place = numba_cache()
     os.environ["NUMBA_CACHE_DIR"] = str(place)
     return place
@@ -38,28 +38,28 @@ def numba_cache() -> Path:
 
 
 def is_warm() -> bool:
-    """Whether the cache has been filled from the code as it is now, by the numba and Python of now."""
+    """Whether the cache is filled from the present code, numba and Python."""
     return find_spec("numba") is None or _mark().exists()  # without numba nothing is compiled
 
 
 def compile_all() -> None:
-    """Compile what workers use and leave it in the cache. Seconds when cold."""
-    mark = _mark()  # of the code before it is read
+    """Compiles the code for workers into the cache. Takes seconds if the cache is empty."""
+    mark = _mark()  # of the code before it is imported
     for name in COMPILED_PACKAGES:
-        if (Path(__file__).parent / name).is_dir():
+        if (_package() / name).is_dir():
             import_module(f"penstock.spark.{name}").warm_up()
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
 
 
 class WarmUp:
-    """`compile_all` in a process beside this one; none is started when the cache is warm."""
+    """Runs `compile_all` in another process, unless the cache is warm."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         if is_warm():
             return
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(_package().parents[1])
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
@@ -71,7 +71,7 @@ class WarmUp:
         )
 
     def wait(self) -> None:
-        """Until the cache is full: workers that came before would all compile at once. A failure is a warning only."""
+        """Waits until the cache is full: earlier workers would all compile at once. A failure is only a warning."""
         if self._process is None:
             return
         try:
@@ -90,15 +90,20 @@ class WarmUp:
             self._process.communicate()
 
 
+def _package() -> Path:
+    """The directory of `penstock.spark`."""
+    return Path(__file__).resolve().parents[1]
+
+
 def _mark() -> Path:
     from importlib.metadata import version
 
     facts = [sys.version, version("numba")]
-    here = Path(__file__).resolve().parent
+    here = _package()
     for name in COMPILED_PACKAGES:
         for source in sorted((here / name).rglob("*.py")):
             found = source.stat()
-            facts.append(f"{source} {found.st_size} {found.st_mtime_ns}")  # as numba itself knows a file
+            facts.append(f"{source} {found.st_size} {found.st_mtime_ns}")  # numba identifies files in the same way
     return numba_cache() / f"warm-{hashlib.sha256(repr(facts).encode()).hexdigest()[:16]}"
 
 

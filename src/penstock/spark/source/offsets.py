@@ -1,18 +1,18 @@
-"""The offsets of a query as Spark keeps them in its checkpoint.
+"""The offsets of a query in Spark's checkpoint.
 
     {"version": 1, "group": "spark-penstock-1f0c9a3e",
      "topics": {"clicks": {"id": "5W1p...", "partitions": {"0": 12, "1": 7}}}}
 
-An offset is the next record to be read. The topic's id tells a topic from another of the same name that was created
-later. The group is the query's own: it comes back from the checkpoint after a restart.
+An offset is that of the next record to be read. The topic's id distinguishes a topic from a later one of the same name.
+The group belongs to the query and is restored from the checkpoint after a restart.
 
-Spark logs the ends of batches, and so not where a query begins. The end of the first batch therefore says it, too:
-`"begin": {"clicks": {"0": 0, "1": 0}}`. Who runs that batch again reads from there, and not from where a query would
-begin today. What a query begins with has `"initial": true`, and is in no checkpoint.
+Spark logs only the ends of batches, not the start of a query. So the end of the first batch also has the start:
+`"begin": {"clicks": {"0": 0, "1": 0}}`. If that batch is repeated, it is read from there, and not from where a query
+would begin now. The initial offsets of a query have `"initial": true` and are in no checkpoint.
 
-Offsets of Spark's Kafka source, {"clicks": {"0": 12, "1": 7}}, are read too: they have no ids, and no group.
+Offsets of Spark's Kafka source, {"clicks": {"0": 12, "1": 7}}, can be read, too: they have no ids and no group.
 
-Invariant: Spark compares offsets as text, so equal offsets are written the same, topics and partitions in order.
+Invariant: Spark compares offsets as text, so equal offsets have equal text, with topics and partitions in order.
 Must not know: clusters, options.
 """
 
@@ -29,17 +29,17 @@ from penstock.model.topic_partition import TopicPartition
 
 VERSION = 1
 NO_TOPIC_ID = bytes(16)
-"""Of a cluster that gives its topics no ids."""
+"""The id in clusters without topic ids."""
 NO_GROUP = ""
-"""Of offsets that another source wrote."""
+"""The group of offsets that another source wrote."""
 
 
 class UnreadableOffset(PenstockError):
-    """A checkpoint that this version cannot go on from."""
+    """A checkpoint that this version cannot resume from."""
 
 
 class DataLoss(PenstockError):
-    """Records that were to be read are gone, and failOnDataLoss says that this is an error."""
+    """Records were lost before they were read, and failOnDataLoss makes this an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SourceOffset:
     positions: Mapping[TopicPartition, int]
     is_initial: bool = False
     begin: Mapping[TopicPartition, int] | None = None
-    """Where the batch began that ends here; only of a query's first."""
+    """The start of the batch that ends here; only for a query's first batch."""
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}
@@ -84,13 +84,13 @@ class SourceOffset:
             raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
 
     def is_recreated_since(self, older: SourceOffset, topic: str) -> bool:
-        """The name is in both, but for two topics."""
+        """Whether both have the name, but for different topics."""
         before, now = older.topic_ids.get(topic, NO_TOPIC_ID), self.topic_ids.get(topic, NO_TOPIC_ID)
         return before != now and NO_TOPIC_ID not in (before, now)
 
 
 def topic_id_text(topic_id: bytes) -> str:
-    """As Kafka prints it."""
+    """The id as Kafka prints it."""
     return base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
@@ -100,7 +100,7 @@ def _topic_id(text: str) -> bytes:
     except binascii.Error:
         found = b""
     if len(found) != len(NO_TOPIC_ID):
-        raise ValueError(f"{text!r} is no topic id")
+        raise ValueError(f"{text!r} is not a topic id")
     return found
 
 

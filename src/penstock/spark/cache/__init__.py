@@ -1,0 +1,1 @@
+"""What processes of Spark share on disk: files that are made once, and compiled code."""

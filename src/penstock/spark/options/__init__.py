@@ -1,0 +1,1 @@
+"""What the options of the source and of the sink have in common."""

@@ -1,0 +1,100 @@
+"""How to reach a cluster, as the `kafka.` options of a reader or writer say it.
+
+A setting of Kafka's Java clients without a meaning here is accepted, since queries that change only their format name
+carry them. Beyond Spark's own: a default for `kafka.bootstrap.servers`. Must not know: connections, what is read or
+written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.model.addresses import parse_server
+from penstock.spark.options.known import PREFIX, SECURITY_PREFIXES, InvalidOption
+from penstock.wire_client.blocking.security import ClientSecurity, security_from_settings
+from penstock.wire_client.requests.metadata import Address
+
+BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
+DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
+DEFAULT_PORT = 9092
+CLIENT_ID = "penstock-spark"
+
+# Settings of Kafka's Java clients (4.x, and of 3.x what went with it) that tune what is done in its own way here.
+OF_ANY_CLIENT_WITHOUT_EFFECT = frozenset(
+    [
+        "auto.include.jmx.reporter",
+        "bootstrap.resolve.timeout.ms",
+        "client.dns.lookup",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "metadata.max.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retry.backoff.max.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    ]
+)
+# Likewise, of logins by Kerberos or OAuth, which other settings ask for and are refused.
+OF_LOGINS_WITHOUT_EFFECT = frozenset(
+    [
+        "sasl.kerberos.kinit.cmd",
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.ticket.renew.jitter",
+        "sasl.kerberos.ticket.renew.window.factor",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.refresh.buffer.seconds",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.retry.backoff.ms",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """How to reach the brokers."""
+
+    bootstrap: tuple[Address, ...]
+    security: ClientSecurity
+    client_id: str = CLIENT_ID
+
+
+def prefixed(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of Kafka's clients among the options, by their own names."""
+    texts = {name.lower(): text for name, text in given.items()}
+    return {name.removeprefix(PREFIX): text for name, text in texts.items() if name.startswith(PREFIX)}
+
+
+def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
+    """Out of the `kafka.` options of a reader or writer. Raises InvalidOption, UnsupportedClientSetting."""
+    settings = prefixed(given)
+    servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
+    addresses = tuple(_address(server) for server in servers.split(",") if server.strip())
+    if not addresses:
+        raise InvalidOption(f"option 'kafka.bootstrap.servers' is '{servers}': give HOST:PORT of one broker or more")
+    told = {k: v for k, v in settings.items() if k.startswith(SECURITY_PREFIXES) and k not in OF_LOGINS_WITHOUT_EFFECT}
+    security = security_from_settings(told)
+    return ClusterOptions(addresses, security, settings.get("client.id", CLIENT_ID))
+
+
+def _address(server: str) -> Address:
+    address = parse_server(server)
+    if address is None:
+        raise InvalidOption(
+            f"option 'kafka.bootstrap.servers' has '{server.strip()}': write HOST:PORT, for example localhost:9092"
+        )
+    return address

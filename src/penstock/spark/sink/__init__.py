@@ -1,0 +1,1 @@
+"""The sink: rows into topics, from options to acknowledged batches."""

@@ -1,0 +1,106 @@
+"""The progress of a query as offsets of a consumer group, for lag tools.
+
+The query never reads them back: its checkpoint says where it goes on. So a commit that fails is a warning. A group
+whose offsets do not move is committed again now and then, since brokers forget what nobody has committed for long.
+
+Invariant: offsets that somebody else committed are not overwritten. Ours carry a mark in their metadata; a group in
+which one has no mark is looked at, warned of once, and left alone.
+
+The group's name stands in the offsets of every progress report (`spark.progress`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.topic_partition import TopicPartition
+from penstock.spark.source.options import GroupOptions
+from penstock.wire_client.requests.groups import OffsetAndMetadata
+
+logger = logging.getLogger(__name__)
+
+COMMIT_TIMEOUT_S = 5.0
+RETRY_S = 30.0
+REPEAT_S = 3600.0
+LOOK_S = 5.0
+"""How long a look at what a group has committed counts."""
+MARK = "penstock-spark"
+TAKEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+class GroupCluster(Protocol):
+    """The part of `wire_client.blocking.cluster.BlockingCluster` that is needed here."""
+
+    def commits_of(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None: ...
+
+
+def new_group(options: GroupOptions) -> str:
+    return options.group_id or f"{options.prefix}-{uuid.uuid4().hex[:8]}"
+
+
+class ForeignGroup(PenstockError):
+    """A group with offsets that no query committed."""
+
+    def __init__(self, tp: TopicPartition, offset: int) -> None:
+        super().__init__(
+            f"it has offsets of another consumer ({offset} for {tp.topic}-{tp.partition}), which are left alone. "
+            "Give the query another groupId, or delete the group"
+        )
+
+
+class GroupProgress:
+    def __init__(self, cluster: GroupCluster, clock: Callable[[], float] = time.monotonic) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._committed: tuple[str, dict[TopicPartition, int]] | None = None
+        self._committed_at = 0.0
+        self._not_before = 0.0
+        self._looked: tuple[str, frozenset[TopicPartition]] | None = None
+        self._looked_at = 0.0
+        self._warned: str | None = None
+
+    def report(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Everything before `positions` is finished."""
+        now = self._clock()
+        wanted = (group, dict(positions))
+        if wanted == self._committed and now - self._committed_at < REPEAT_S:
+            return
+        if not positions or now < self._not_before:
+            return
+        try:
+            self._refuse_foreign(group, frozenset(positions), now)
+            self._cluster.commit_offsets(group, positions, MARK)
+        except PenstockError as error:
+            self._not_before = self._clock() + RETRY_S
+            self._looked = None
+            self._warn(f"the progress of the query is not shown by group '{group}': {_reason(error)}")
+            return
+        self._committed, self._committed_at = wanted, now
+
+    def _refuse_foreign(self, group: str, partitions: frozenset[TopicPartition], now: float) -> None:
+        if self._looked == (group, partitions) and now - self._looked_at < LOOK_S:
+            return
+        for tp, found in sorted(self._cluster.commits_of(group, partitions).items()):
+            if found.metadata != MARK:
+                raise ForeignGroup(tp, found.offset)
+        self._looked, self._looked_at = (group, partitions), now
+
+    def _warn(self, sentence: str) -> None:
+        """Once, for as long as nothing else is wrong."""
+        logger.log(logging.DEBUG if sentence == self._warned else logging.WARNING, "%s", sentence)
+        self._warned = sentence
+
+
+def _reason(error: PenstockError) -> str:
+    if isinstance(error, ApiError) and error.code in TAKEN:
+        return "it has members of its own. Give the query another groupId"
+    return str(error) or type(error).__name__
