@@ -44,7 +44,7 @@ def test_everything_that_can_happen_did(totals: Counter[str]) -> None:
     assert not [kind for kind in ALL_KINDS if not totals[kind]]
     assert not [name for name in settings_changed() if not totals[f"{name} (setting)"]]
     assert not [state for state in STATES if not totals[state]]
-    for what in ("acknowledged", "read", "commits", "generations", "admin"):
+    for what in ("acknowledged", "read", "commits", "generations", "admin", "transactions committed"):
         assert totals[f"{what} (history)"] > len(SEEDS)
     assert totals["terms (history)"] > 2 * len(SEEDS)
 

@@ -1,7 +1,7 @@
-"""The real broker in a simulated world: `node.Node` with its steps up and down, on the ports of a simulated machine.
+"""The real broker in a simulated world: `node.Node` with its start and stop steps, on a simulated machine's ports.
 
-Everything from the dispatcher to the log is production code, composed by `node.Node` itself. Left out are the doors,
-which are another process and clients of this one.
+Everything from the dispatcher to the log is production code, composed by `node.Node` itself. The gateway is left out:
+it is another process and a client of this one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.node.doors import Doors
-from penstock.node.node import Node
+from penstock.node.node import Node, no_supervisor
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.sim.machine.channel import SimListener
@@ -35,7 +35,7 @@ class SimDirectory:
     def __init__(self, path: str, cluster_id: str, machine: str) -> None:
         self.path = path
         self.cluster_id = cluster_id
-        # As over the wire: 16 bytes in base64. A text that is not the encoding of any would come back as another one.
+        # As over the wire: 16 bytes in base64. Other text would come back changed.
         self.secrets: tuple[bytes, ...] = (CLUSTER_SECRET,)
         self.directory_id = urlsafe_b64encode(f"disk of {machine}".encode().ljust(16)[:16]).decode().rstrip("=")
 
@@ -110,12 +110,12 @@ class SimNodeWorld:
         return SimRewriter(self._ports.disk, self._ports.workers)
 
     def watchdog(self, loop: asyncio.AbstractEventLoop, stall_ms: int) -> None:
-        return None  # no real time passes here
+        return None  # no real time passes in a simulation
 
 
 class SimBroker(Node):
-    def __init__(self, config: BrokerConfig, ports: SimPorts) -> None:
-        super().__init__(config, SimNodeWorld(ports))
+    def __init__(self, config: BrokerConfig, ports: SimPorts, when_failed: Callable[[Exception], None]) -> None:
+        super().__init__(config, when_failed, SimNodeWorld(ports))
 
 
 def broker(
@@ -124,7 +124,7 @@ def broker(
     """A program for `SimMachine.start`: done when the broker serves."""
 
     async def start(ports: SimPorts) -> SimBroker:
-        served = SimBroker(broker_config(ports.process.host, node_id, settings), ports)
+        served = SimBroker(broker_config(ports.process.host, node_id, settings), ports, no_supervisor)
         await served.start()
         ports.trace.note(ports.process.name, "serves")
         return served

@@ -1,7 +1,7 @@
-"""Machines that run the production node as one cluster: started, ended and looked at by number.
+"""Machines that run the production node as one cluster: started, ended and inspected by number.
 
-Every node is a voter of the metadata quorum, except those that join later. A cluster of one has no voters to name: it
-is the single broker. Must not know: faults, clients, checkers.
+Every node is a voter of the metadata quorum, except those that join later. A cluster of one names no voters: it is a
+single broker. Must not know: faults, clients, checkers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from penstock.sim.workload.caller import Address
 
 RESTART_PAUSE_S = 0.2
 ENTRIES_KEPT = 2
-"""Of the metadata log behind a snapshot: who has been away for long needs the snapshot, as after days in production."""
+"""Entries of the metadata log kept behind a snapshot: a node that was away for long needs the snapshot."""
 
 
 @contextmanager
 def few_entries_kept() -> Iterator[None]:
-    """No setting of a broker says how many."""
+    """No broker setting controls this number."""
 
     def settings_with_few(original: Callable[[BrokerConfig], Settings]) -> Callable[[BrokerConfig], Settings]:
         return lambda config: replace(original(config), entries_kept_behind_snapshot=ENTRIES_KEPT)
@@ -42,32 +42,34 @@ class SimCluster:
     def __init__(
         self, world: SimWorld, size: int, *, joins: int = 0, settings: Mapping[str, str] | None = None
     ) -> None:
-        """`joins` more are machines from the beginning and part of the cluster when they are started."""
+        """`joins` further machines exist from the beginning and join the cluster when they are started."""
         self.world = world
         self.on_died: Callable[[int], None] = lambda _: None
-        """Told whose process is gone, before the next one begins."""
+        """Called with the number of a dead process, before the next one begins."""
         self.voters = list(range(1, size + 1))
         self.ids = list(range(1, size + joins + 1))
         self.machines: dict[int, SimMachine] = {number: world.machine(host_of(number)) for number in self.ids}
         self.nodes: dict[int, SimBroker] = {}
         self._serving: dict[int, SimBroker] = {}
-        """Of living processes, from the moment on at which they are made; what is in them may not be complete."""
+        """Nodes of living processes, from their creation on; they may not be complete."""
         self.started: dict[int, None] = {}
-        """Those that were part of the cluster at any time."""
+        """Numbers of nodes that were ever part of the cluster."""
         self.failures = 0
-        """Nodes that left by themselves."""
+        """Nodes that stopped by themselves."""
         self._starting: dict[int, asyncio.Lock] = {}
-        self._files: dict[int, dict[str, str]] = {}  # where that of a node differs from the others'
+        self._files: dict[int, dict[str, str]] = {}  # settings in which a node's file differs
         self._settings = {**SETTINGS, **(settings or {})}
         copies = str(min(3, size))
-        self._settings["default.replication.factor"] = self._settings["offsets.topic.replication.factor"] = copies
+        for topics in ("default", "offsets.topic", "transaction.state.log"):
+            self._settings[f"{topics}.replication.factor"] = copies
         self._settings["min.insync.replicas"] = str(min(2, size))
+        self._settings["transaction.state.log.min.isr"] = str(min(2, size))
         if size + joins > 1:
             self._settings["controller.quorum.voters"] = ",".join(f"{n}@{host_of(n)}:{PORT}" for n in self.voters)
 
     @property
     def session_s(self) -> float:
-        """After so long without a sign of life a broker is given up."""
+        """A broker without a sign of life for this time is fenced."""
         return int(self._settings["broker.session.timeout.ms"]) / 1000
 
     @property
@@ -76,38 +78,38 @@ class SimCluster:
 
     @property
     def living(self) -> dict[int, SimBroker]:
-        """Those whose process runs."""
+        """Nodes whose process runs."""
         return {number: node for number, node in self.nodes.items() if self.machines[number].is_running}
 
     def is_running(self, number: int) -> bool:
         return self.machines[number].is_running
 
     def is_serving(self, number: int) -> bool:
-        """It has started, and nobody has told it to stop."""
+        """It has started, and was not told to stop."""
         return number in self.nodes and self._serving.get(number) is self.nodes[number]
 
     def start(self, number: int) -> asyncio.Future[SimBroker]:
-        """Done when it serves; ProcessDied if it does not live to."""
+        """Done when it serves; ProcessDied if it dies first."""
         self.started[number] = None
 
         async def serve(ports: SimPorts) -> SimBroker:
             settings = {**self._settings, **self._files.get(number, {})}
-            node = SimBroker(broker_config(ports.process.host, number, settings), ports)
+            when_failed = partial(self._failed, number, ports.process)
+            node = SimBroker(broker_config(ports.process.host, number, settings), ports, when_failed)
             self.nodes[number] = node
             await node.start()
             self._serving[number] = node
-            node.when_failed = partial(self._failed, number, ports.process)
             ports.trace.note(ports.process.name, "serves")
             return node
 
         return self.machines[number].start(serve)
 
     def rewrite_file(self, number: int, settings: Mapping[str, str]) -> None:
-        """What its process is told when it is started next."""
+        """Settings for the next start of its process."""
         self._files.setdefault(number, {}).update(settings)
 
     async def bring_up(self, number: int) -> None:
-        """Start it, again and again if need be, until it serves. Two who want that are one."""
+        """Start it, repeatedly if necessary, until it serves. Concurrent calls share one start."""
         async with self._starting.setdefault(number, asyncio.Lock()):
             if not self.is_running(number):
                 await self._start_until_it_serves(number)
@@ -119,7 +121,7 @@ class SimCluster:
             except ProcessDied:
                 self.died(number)
             except (PenstockError, OSError) as error:
-                # As an operator sees it: it says why, ends, and is started again.
+                # As an operator sees it: the broker logs the reason, exits, and is started again.
                 self.world.trace.note(host_of(number), f"does not start: {type(error).__name__}")
                 self.kill(number)
             else:
@@ -137,9 +139,8 @@ class SimCluster:
         self.died(number)
 
     async def stop(self, number: int) -> None:
-        """As on SIGTERM, and as kill -9 if that takes too long. A disk that fails meanwhile ends it too.
-
-        One that does not serve yet is ended by the signal, as nobody is there to take it.
+        """As on SIGTERM, then kill -9 if that takes too long. A disk failure meanwhile ends it too.
+        A node that does not serve yet is ended by the signal, because it has no handler.
         """
         if not self.is_serving(number):
             self.kill(number)
@@ -156,7 +157,7 @@ class SimCluster:
             self.died(number)
 
     async def end_all(self, ending: str) -> None:
-        """All that run, at once: "power failure", "kill" or "stop"."""
+        """End all running nodes at once: "power failure", "kill" or "stop"."""
         running = [number for number in self.started if self.is_running(number)]
         if ending == "stop":
             await asyncio.gather(*map(self.stop, running))
@@ -167,7 +168,7 @@ class SimCluster:
                 self.kill(number)
 
     def _failed(self, number: int, process: SimProcess, error: Exception) -> None:
-        """It can take no further part: as `penstock start` it stops and exits, and whoever supervises it starts it."""
+        """It cannot continue: like `penstock start` it stops and exits, and its supervisor restarts it."""
         self.world.trace.note(process.name, f"leaves the cluster: {type(error).__name__}")
         self.failures += 1
         self.world.spawn(DRIVER, self._start_again(number, process))

@@ -1,6 +1,5 @@
-"""Places in production code, named as text, where something else may stand for a while: a defect, or somebody who
-listens. A place that is no longer there is a named error, and not a bug that can no longer be found or a state that is
-no longer counted.
+"""Places in production code, named as text, that can be replaced for a while: by a defect, or by a listener. A missing
+place is a named error, so that a planted bug or a counted state cannot silently disappear.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 from penstock.sim.machine.loop import SimError
 
 Make = Callable[[Any], Any]
-"""From the original to what takes its place."""
+"""From the original to its replacement."""
 
 
 class NoSuchPlace(SimError):
-    """Production code has changed: whoever named the place needs another one."""
+    """Production code has changed: the simulation must name another place."""
 
 
 @contextmanager
@@ -30,7 +29,7 @@ def replaced(place: str, make: Make) -> Iterator[None]:
         owner = getattr(owner, part, None)
     original = None if owner is None else vars(owner).get(name)
     if original is None:
-        raise NoSuchPlace(f"there is no {place} any more: whoever names it in penstock.sim is to say where it is now")
+        raise NoSuchPlace(f"{place} no longer exists: update its name in penstock.sim")
     setattr(owner, name, make(original))
     try:
         yield

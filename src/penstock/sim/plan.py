@@ -1,7 +1,7 @@
 """What a seed decides before its history begins: machines, topics, clients, faults.
 
-Each part is drawn from chance of its own, so that a new one leaves the others what they were. Must not know: how any of
-it is carried out.
+Each part has its own random stream, so a new part does not change the others. Must not know: how any of it is carried
+out.
 """
 
 from __future__ import annotations
@@ -29,15 +29,18 @@ from penstock.sim.faults.plan import (
     widened,
 )
 from penstock.sim.judges.history import Place
-from penstock.sim.settings import draw_settings
-from penstock.sim.sizes import draw_sizes
+from penstock.sim.settings import DRAWN_OF_TRANSACTIONS, draw_settings
+from penstock.sim.sizes import draw_epochs, draw_sizes
 from penstock.sim.tuning import PINNED
 
 PLAIN_TOPIC = "data-plain"
 ENDINGS = ("power failure", "kill", "stop")
-"""What all machines go through in some histories, before everything is read; the first where that is fair."""
+"""Applied to all machines in some histories before the final read; the first only where that is fair."""
 VOTER_CHANGES_CHANCE = 0.25
 TUNER_CHANCE = 0.35
+TRANSACTIONS_CHANCE = 0.25
+OLDER_HISTORIES = frozenset((27, 36, 102))
+"""Seeds that show a planted bug as they are. They get no transactions, which would make them other histories."""
 UNCLEAN_CHANCE = 0.1
 MANY_TOPIC, MANY, MANY_CHANCE = "many", 24, 0.06
 RETENTION_MS = 3_600_000
@@ -46,7 +49,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 FORGETTING_CHANCE, FORGOTTEN_AFTER_S = 0.08, 1.2
 FORGETTING = {
     "producer.id.expiration.ms": str(round(FORGOTTEN_AFTER_S * 1000)),
-    "log.retention.check.interval.ms": "50",  # when silent ones are looked for
+    "log.retention.check.interval.ms": "50",  # when idle producers are checked
 }
 
 
@@ -56,7 +59,19 @@ class TopicPlan:
     partitions: int
     settings: dict[str, str]
     used: int | None = None
-    """By clients: so many of its first partitions; None: all."""
+    """Number of partitions, from the first, that clients create in advance; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionPlan:
+    sources: int
+    """Partitions that are read and transformed, each under a transactional id of its own."""
+    made: int
+    """Partitions that are written to."""
+    rivals: int
+    """Of the transactional ids: under how many of them two instances begin again and again."""
+    is_slow: bool
+    """Transactions are open for long, so that coordinators move meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +86,40 @@ class Plan:
     settings: dict[str, str]
     """Of all brokers."""
     sizes: dict[str, int]
-    """Of what no setting says: see `sim.sizes`."""
+    """Sizes without a setting: see `sim.sizes`."""
     topics: tuple[TopicPlan, ...]
     producers: int
     readers: int
     has_replica_reader: bool
     is_compacting: bool
     tombstones_go: bool
-    """Within the history, where it compacts."""
+    """Within the history, if it compacts."""
     compacted_segment_bytes: int
     members: int
     consumers: int
     """Members of a group of the new protocol."""
     has_operator: bool
     has_trimmed: bool
-    """Records of a topic are deleted from below."""
+    """Records of a topic are deleted from the start."""
     is_retaining: bool
     """By retention, too."""
     retention_ms: int | None
     """And by age: only where clocks leap further than that."""
     forgotten_after_s: float | None
-    """Brokers forget producers that are silent for so long: where nothing holds requests back, nor turns clocks. What
-    arrives late of a producer that was forgotten is written twice, as in Kafka."""
+    """Brokers forget idle producers after this time, only where requests are not delayed and clocks do not change. A
+    late batch of a forgotten producer is written twice, as in Kafka."""
     has_reborn: bool
-    """A topic is deleted and made again while it is used."""
+    """A topic is deleted and recreated while in use."""
     has_voter_changes: bool
-    """Votes on the metadata are taken away and given."""
+    """Votes in the metadata quorum are taken away and given."""
     has_unclean: bool
     """A topic may get a leader that was not in sync."""
     has_tuner: bool
     """Settings of topics and brokers change."""
     may_flush_less: bool
-    """Also how often logs are flushed: where no power fails, but for that of one machine while all else is well."""
+    """How often logs are flushed changes too: where no power fails, except on one machine while all else is well."""
+    transactions: TransactionPlan | None
+    """Rows are transformed in transactions."""
     max_down: int
     faults: tuple[Fault, ...]
     ending: str
@@ -110,7 +127,7 @@ class Plan:
 
     @property
     def all_places(self) -> list[Place]:
-        """Also those that are neither written to nor read."""
+        """Includes partitions that are neither written nor read."""
         return [Place(topic.name, index) for topic in self.topics for index in range(topic.partitions)]
 
     @property
@@ -121,7 +138,7 @@ class Plan:
 def draw(
     seed: int, *, nodes: int | None = None, only: Sequence[int] | None = None, without: Sequence[str] = ()
 ) -> Plan:
-    """`nodes` where the seed shall not decide; `only`: these faults of the plan; `without`: kinds of faults."""
+    """`nodes` overrides the seed; `only`: these faults of the plan; `without`: excluded kinds of faults."""
     random = Random(f"{seed}/plan")
     size = random.choice((3, 3, 5)) if nodes is None else nodes
     is_durable = random.random() < 0.7
@@ -142,10 +159,10 @@ def draw(
     if Random(f"{seed}/many").random() < MANY_CHANCE:
         topics.append(TopicPlan(MANY_TOPIC, MANY, dict(PINNED) if has_tuner else {}, used=1))
     has_voter_changes = size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE
-    if size < 3:  # there must be others that have what it lost, or to move to
+    if size < 3:  # other nodes must have the lost data, or take replicas
         without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE)
     if has_voter_changes:
-        without = (*without, LOST_DISK, LOST_METADATA)  # who has a vote is somebody else's business
+        without = (*without, LOST_DISK, LOST_METADATA)  # votes are changed by another client
     forgets = Random(f"{seed}/forgetting").random() < FORGETTING_CHANCE
     if forgets:
         without = (*without, *(kind for kind in ALL_KINDS if kind not in PROMPT))
@@ -164,7 +181,7 @@ def draw(
         planned = tuple(replace(fault, kind="strand") if fault.number == 0 else fault for fault in planned)
     chance = Random(f"{seed}/lost answer")
     if size > 1 and not has_voter_changes and LOST_ANSWER not in without and planned:
-        last = len(planned) - 1  # nothing else is to come, or to be waited for
+        last = len(planned) - 1  # nothing else follows
         if chance.random() < LOST_ANSWER_CHANCE and planned[last].kind not in (LOST_DISK, LOST_METADATA):
             planned = (*planned[:-1], replace(planned[last], kind=LOST_ANSWER))
     faults = [fault for fault in planned if only is None or fault.number in only]
@@ -173,6 +190,9 @@ def draw(
     leaps = any(fault.kind == LEAP for fault in planned)
     moves_meanwhile = any(fault.kind == MOVED_MEANWHILE for fault in planned)
     is_compacting = Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None
+    has_transactions = not forgets and seed not in OLDER_HISTORIES
+    transactions = None if not has_transactions else _draw_transactions(Random(f"{seed}/transactions"))
+    of_transactions = Random(f"{seed}/settings of transactions")
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
         seed=seed,
@@ -184,8 +204,13 @@ def draw(
             **draw_settings(Random(f"{seed}/settings")),
             **(scene.settings if scene is not None else {}),
             **(FORGETTING if forgets else {}),
+            **(draw_settings(of_transactions, DRAWN_OF_TRANSACTIONS) if transactions is not None else {}),
         },
-        sizes={**draw_sizes(Random(f"{seed}/sizes")), **(scene.sizes if scene is not None else {})},
+        sizes={
+            **draw_sizes(Random(f"{seed}/sizes")),
+            **(scene.sizes if scene is not None else {}),
+            **(draw_epochs(of_transactions) if transactions is not None else {}),
+        },
         topics=tuple(topics),
         producers=random.randint(1, 2),
         readers=random.randint(1, 2),
@@ -205,14 +230,22 @@ def draw(
         has_unclean=has_unclean,
         has_tuner=has_tuner,
         may_flush_less=not loses_power,
+        transactions=transactions,
         max_down=random.choice((1, 1, (size + 1) // 2, size)),
         faults=tuple(faults),
         ending=ending,
     )
 
 
+def _draw_transactions(random: Random) -> TransactionPlan | None:
+    if random.random() >= TRANSACTIONS_CHANCE:
+        return None
+    sources = random.randint(1, 4)
+    return TransactionPlan(sources, random.randint(2, 4), random.randint(0, sources), random.random() < 0.4)
+
+
 def _draw_ending(random: Random, is_durable: bool, faults: Sequence[Fault]) -> str:
-    """Not always: all machines up again take as long as a sixth of a history. Rather where no power failed in it."""
+    """Not always: restarting all machines takes a sixth of a history. Preferably where no power failed."""
     is_due = is_durable and not any(fault.kind in POWER for fault in faults)
     if random.random() >= (0.5 if is_due else 0.2):
         return ""

@@ -1,9 +1,9 @@
-"""Named states that histories are to reach: how often each was, to see what the simulation has never tried.
+"""Named states that histories should reach, with counts, to see what the simulation has never tried.
 
-A promise that is kept in a state nobody was ever in says nothing. Three tables: what the metadata log decides of a
-partition, what a node is like at the moment it ends, and calls of production code that are overheard (`sim.places`).
-Whatever is rare and has to be right deserves a line in one of them; `tests/sim` demands that none stays at zero.
-Must not know: clients, checkers. Invariant: nothing it does changes what nodes do.
+A promise kept in a state that never occurs means nothing. There are three tables: decisions in the metadata log about a
+partition, the state of a node when it ends, and observed calls of production code (`sim.places`). Rare states that must
+work belong in one of them; `tests/sim` requires that none stays at zero.
+Must not know: clients, checkers. Invariant: nothing here changes what nodes do.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ from typing import Any
 from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import PartitionChanged
 from penstock.core.raft.exchange import Change
+from penstock.core.txn.states import State
+from penstock.model.errors import ErrorCode
 from penstock.sim.cluster import SimCluster
 from penstock.sim.places import replaced
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
+from penstock.storage.producer import Producer
 
-# -- what the metadata log decides, each decision counted once ----------------------------
+# -- decisions in the metadata log, each counted once --------------------------------------
 
 
 def _elects_from_elr(before: PartitionState, change: PartitionChanged) -> bool:
@@ -73,7 +77,7 @@ DECIDED: Mapping[str, Callable[[PartitionState, PartitionChanged], bool]] = {
     "a move of replicas called off": _calls_off_move,
 }
 
-# -- what a node is like when it ends -----------------------------------------------------
+# -- the state of a node when it ends ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,7 @@ ENDED: Mapping[str, Callable[[End], bool]] = {
     "all machines down": lambda end: not end.others_up,
 }
 
-# -- calls that are overheard -------------------------------------------------------------
+# -- observed calls ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +140,15 @@ class Call:
     name: str
     place: str
     is_it: Callable[..., bool] = lambda *_, **__: True
-    """Asked afterwards, with the result and the arguments."""
+    """Called afterwards, with the result and the arguments."""
 
 
 def _recovered_torn(recovered: Any, *_: Any, **__: Any) -> bool:
     return bool(recovered.report.truncated_bytes)
 
 
-def _recovered_clean(_: Any, *__: Any, clean_shutdown: bool, **___: Any) -> bool:
-    return clean_shutdown
+def _recovered_clean(_: Any, _disk: Any, _directory: str, _config: Any, last_run: LastRun, **__: Any) -> bool:
+    return last_run.was_clean
 
 
 CALLS: tuple[Call, ...] = (
@@ -157,7 +161,7 @@ CALLS: tuple[Call, ...] = (
         "penstock.storage.log:Log.begin_cut",
         lambda cut, log, offset, **_: cut is not None and offset > 0,
     ),
-    Call("a log begun anew", "penstock.storage.log:Log.begin_anew"),
+    Call("a log started again", "penstock.storage.log:Log.begin_anew"),
     Call("a log begun inside a batch", "penstock.storage.log:Log.begin_below"),
     Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
     Call(
@@ -208,6 +212,53 @@ CALLS: tuple[Call, ...] = (
         "penstock.coordination.hosted_shard:HostedShard._serve",
         lambda _, shard: shard.partition.log.log_end_offset > 0,
     ),
+    Call(
+        "markers due again where another coordinator leads",
+        "penstock.core.txn.shard:TransactionShard.loaded",
+        lambda outcome, *_: bool(outcome.deeds),
+    ),
+    Call(
+        "an open transaction loaded",
+        "penstock.core.txn.shard:TransactionShard.loaded",
+        lambda _, shard, __: any(one.state is State.ONGOING for one in shard.transactions.values()),
+    ),
+    Call(
+        "offsets of an open transaction loaded",
+        "penstock.core.group.shard:GroupShard.decode_pending",
+        lambda record, *_: record is not None,
+    ),
+    Call(
+        "a transaction that timed out",
+        "penstock.core.txn.shard:TransactionShard.tick",
+        lambda outcome, *_: bool(outcome.notices),
+    ),
+    Call(
+        "a transaction aborted for a producer that begins",
+        "penstock.core.txn.shard:TransactionShard.init_producer_id",
+        lambda outcome, *_: bool(outcome.deeds),
+    ),
+    Call(
+        "a producer goes on with a higher epoch (KIP-360)",
+        "penstock.core.txn.shard:TransactionShard.init_producer_id",
+        lambda outcome, _, request, *__: bool(outcome.records) and request.producer_id >= 0,
+    ),
+    Call("a producer id used up", "penstock.core.txn.transaction:Transaction.with_producer_id"),
+    Call(
+        "a commit or abort confirmed again",
+        "penstock.core.txn.shard:TransactionShard.end",
+        lambda outcome, *_: not outcome.records and getattr(outcome.replies[0][1], "code", None) is ErrorCode.NONE,
+    ),
+    Call(
+        "a marker that is there already",
+        "penstock.replica.partition:Partition.append_marker",
+        lambda is_new, *_: not is_new,
+    ),
+    Call("markers for another broker", "penstock.coordination.markers:MarkerSender._ask"),
+    Call(
+        "a partition that is not part of its transaction",
+        "penstock.core.txn.shard:TransactionShard.verify_partitions",
+        lambda outcome, *_: bool(outcome.replies[0][1].missing),
+    ),
 )
 REPEATED = "a repeated batch known"
 REPEATED_FROM_SNAPSHOT = "a repeated batch known from a snapshot"
@@ -222,7 +273,7 @@ class Probes:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._decided: dict[tuple[str, int, int], None] = {}
-        self._restored: dict[int, tuple[object, int]] = {}  # producers that came from a snapshot, up to which offset
+        self._restored: dict[int, tuple[object, int]] = {}  # producers read from a snapshot, up to that offset
         self.counts: Counter[str] = Counter()
 
     @contextmanager
@@ -251,7 +302,7 @@ class Probes:
     def _overhear_decisions(self, original: Any) -> Any:
         def decided(partition: PartitionState, change: PartitionChanged) -> PartitionState:
             key = change.topic_id, change.index, partition.partition_epoch
-            if key not in self._decided:  # every node hears of it
+            if key not in self._decided:  # every node learns of it
                 self._decided[key] = None
                 self.counts.update(name for name, is_it in DECIDED.items() if is_it(partition, change))
             changed: PartitionState = original(partition, change)
@@ -260,9 +311,9 @@ class Probes:
         return decided
 
     def _overhear_snapshots(self, original: Any) -> Any:
-        def restored(states: object, producer: object, entry: tuple[int, ...]) -> None:
-            original(states, producer, entry)
-            self._restored[id(producer)] = producer, entry[3]
+        def restored(states: object, producer: Producer) -> None:
+            original(states, producer)
+            self._restored[id(producer)] = producer, producer.last_offset
 
         return restored
 
@@ -285,7 +336,7 @@ class Probes:
         self.counts.update(name for name, is_it in ENDED.items() if is_it(end))
 
     def _woken(self, number: int) -> None:
-        """It was paused or suspended: what it led may have another leader, of which it has not heard."""
+        """It was paused or suspended: its partitions may have another leader, which it does not know yet."""
         living = dict(self._cluster.living)
         woken = living.pop(number, None)
         led = {(partition.topic_id, partition.index): partition.leader_epoch for partition in _led(woken)}

@@ -1,6 +1,6 @@
-"""One history, as planned: a cluster tormented while clients use it, healed, and judged.
+"""One history, as planned: a cluster with faults while clients use it, healed, and judged.
 
-Safety is judged while it runs and at the end; progress only after everything is healed, and then within a bounded
+Safety is checked while it runs and at the end; progress only after everything is healed, and then within a bounded
 virtual time: every partition led and fully replicated, every writer done, a write and a read everywhere. The same seed
 gives the same history and the same verdict. Must not know: command lines, processes of this machine.
 """
@@ -17,6 +17,7 @@ from penstock.sim.checks.groups import check_groups
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.checks.records import check_reads, check_records
 from penstock.sim.checks.topics import check_brokers, check_topics
+from penstock.sim.checks.transactions import check_transactions
 from penstock.sim.checks.trimmed import check_trimmed
 from penstock.sim.checks.unclean import check_unclean
 from penstock.sim.checks.votes import check_given, check_last_voters
@@ -37,14 +38,14 @@ from penstock.sim.workload.tuner import BROKERS
 from penstock.sim.workload.unclean import UNCLEAN
 
 MAX_STEPS = 400_000
-"""Ten times what a history takes: more is a broker that spins."""
+"""Ten times the steps of a normal history: more means that a broker spins."""
 
 
 @dataclass
 class Verdict:
     seed: int
     what: str = ""
-    """Which promise was broken, or the kind of error; empty: none."""
+    """The broken promise, or the kind of error; empty: none."""
     also: tuple[str, ...] = ()
     """Other promises broken in the moments after."""
     story: str = ""
@@ -54,16 +55,16 @@ class Verdict:
     cpu_s: float = 0.0
     """Of this machine."""
     well_after_s: float | None = None
-    """Of virtual time, from the end of all faults to a cluster that is well; None: it did not come to that."""
+    """Virtual time from the end of all faults to a healthy cluster; None: it did not get there."""
     steps: int = 0
     statistics: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     probes: Counter[str] = field(default_factory=Counter)
-    """How often it was in the states of `sim.probes`."""
+    """Counts of the states of `sim.probes`."""
     settings: Counter[str] = field(default_factory=Counter)
-    """Those that were changed, by name."""
+    """Changed settings, by name."""
     troubles: Counter[str] = field(default_factory=Counter)
-    """What clients ran into, by name."""
+    """Errors that clients met, by name."""
     digest: str = ""
     trace: str = ""
 
@@ -89,7 +90,7 @@ class Scenario:
             await workforce.make_topics()
             writers, others = workforce.set_to_work()
             ordeal = asyncio.gather(stage.nemesis.run(stage.plan.faults), asyncio.sleep(stage.plan.seconds))
-            await stage.within("the end of all faults", ordeal)  # each brings up again what it took down
+            await stage.within("the end of all faults", ordeal)  # each fault restarts what it took down
             await healed.restart_offline()
             well = healed.look_for_well()
             await healed.bring_up_all()
@@ -97,11 +98,14 @@ class Scenario:
             await stage.within("the writers", asyncio.gather(*writers))
             await stage.within("readers, members and the operator", asyncio.gather(*others))
             await well
+            if stage.plan.transactions is not None:
+                await healed.settle_transactions()
+                await healed.transform_rest(stage.plan.transactions)
             await healed.probe()
             await healed.administer()
             if stage.plan.has_voter_changes:
                 await healed.vote()
-            undisturbed = stage.watch.undisturbed()  # and what was written before the probe is committed
+            undisturbed = stage.watch.undisturbed()  # and records written before the probe are committed
             await healed.mend()
             await healed.gather()
             if stage.plan.has_trimmed:
@@ -114,6 +118,10 @@ class Scenario:
             trimmed, kept_bytes = await healed.read_trimmed() if stage.plan.has_trimmed else ({}, 0)
             unclean = await healed.read_unclean() if stage.plan.has_unclean else {}
             await healed.look_up_offsets()
+            if stage.plan.transactions is not None:
+                made, read = await healed.read_transactions(stage.plan.transactions)
+                check_transactions(stage.transactions, made, read)
+                check_records(stage.rows, healed.read_rows(stage.plan.transactions))
             stage.watch.look()
             stage.watch.check_ending()
             topics, voters = stage.watch.topics(), stage.watch.voters()
@@ -127,7 +135,7 @@ class Scenario:
         if stage.plan.has_trimmed:
             retention_bytes = RETENTION_BYTES if stage.plan.is_retaining else None
             if stage.plan.has_tuner or stage.nemesis.counts[LEAP]:
-                retention_bytes = 0  # by age as well, so anything may go
+                retention_bytes = 0  # by age as well, so anything may be deleted
             check_trimmed(stage.trimmed, TRIMMED, trimmed, kept_bytes, retention_bytes)
         if stage.plan.has_unclean:
             check_unclean(stage.unclean, UNCLEAN, unclean, stage.watch.unclean_elections(UNCLEAN))
@@ -139,7 +147,7 @@ class Scenario:
 
 
 def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
-    """Run a history to its verdict. Whatever goes wrong in it, of whatever kind, is its failure."""
+    """Run a history to its verdict. Any error in it is its failure."""
     began = time.process_time()
     verdict = Verdict(plan.seed)
     world = SimWorld(plan.seed, max_steps=MAX_STEPS)
@@ -148,9 +156,9 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     try:
         with remarks(world.trace, stage.watch, is_wanted=keep_trace), few_entries_kept(), shrunk(plan.sizes), world:
             world.run(scenario.run())
-    except Exception as error:  # of whatever kind: it is the history's failure, and told as such
+    except Exception as error:  # any error is the history's failure and reported as such
         stage.watch.failed(error)
-        if isinstance(error, StepLimit) and stage.watch.controller() is None:  # all ask, and nobody answers
+        if isinstance(error, StepLimit) and stage.watch.controller() is None:  # all nodes retry without a controller
             stage.watch.failed(Violation(CONTROLLER, str(error)))
     _tell(verdict, stage.watch.judging.breaches, stage.watch.judging.verdict)
     verdict.cpu_s = time.process_time() - began
@@ -159,6 +167,7 @@ def play(plan: Plan, *, keep_trace: bool = False) -> Verdict:
     verdict.steps = world.loop.steps
     verdict.statistics = {
         **stage.history.statistics(),
+        **(stage.transactions.statistics() if plan.transactions is not None else {}),
         "votes": sum(action.outcome is Outcome.ACKNOWLEDGED for action in stage.votes.admin),
         "terms": stage.watch.quorum.terms,
         "nodes that left": stage.cluster.failures,

@@ -1,7 +1,6 @@
-"""Many histories, in as many processes as wanted: which seeds, with which bug, and what became of each.
+"""Many histories in several processes: which seeds, with which bug, and their verdicts.
 
-A worker is a process of this machine, so nothing of one history can be in another. Must not know: how results are
-shown.
+A worker is a real process, so histories cannot affect each other. Must not know: how results are shown.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ WAITING_PER_WORKER = 4
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One history to be played."""
+    """One history to play."""
 
     seed: int
     nodes: int | None = None
@@ -36,7 +35,7 @@ class Request:
 
     @property
     def command(self) -> str:
-        """Shows the same history again."""
+        """The command that shows the same history again."""
         words = ["penstock sim", f"--seed {self.seed}"]
         if self.nodes is not None:
             words.append(f"--nodes {self.nodes}")
@@ -57,7 +56,7 @@ def play_one(request: Request) -> Verdict:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """The collector would walk a world that is about to go. Afterwards it finds only what went in circles."""
+    """The collector would walk a world that is about to end. Afterwards it finds only reference cycles."""
     had_gc = gc.isenabled()
     gc.disable()
     try:
@@ -68,7 +67,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
-    """In the order of the requests. Whoever stops asking stops the rest."""
+    """In the order of the requests. Closing the iterator stops the rest."""
     if jobs == 1:
         yield from map(play_one, requests)
         return
@@ -88,7 +87,7 @@ def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers, and they would play on."""
+    """A killed parent cannot stop its workers, which would play on."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -100,7 +99,7 @@ def _end_with_parent() -> None:
 
 
 def find(bug: str, seeds: Iterable[int], jobs: int = 1) -> Verdict | None:
-    """The first history in which the bug's own judge speaks and which is good without it; None: there is none."""
+    """The first history that the bug's own judge condemns and that is good without the bug; None: there is none."""
     for verdict in play_many((Request(seed, bug=bug) for seed in seeds), jobs):
         if verdict.what == BUGS[bug].judge and play_one(Request(verdict.seed)).is_good:
             return verdict

@@ -1,8 +1,8 @@
-"""How the brokers of a history are set: what makes it short, and what its seed decides.
+"""The settings of the brokers of a history: some make it short, others are drawn from its seed.
 
-Every drawn setting comes as its smallest, its usual and its largest sensible value, so that what happens at a limit
-happens in some histories: batches larger than what a follower asks for, checkpoints at every turn, snapshots of the
-metadata after every few records. Must not know: clusters, faults.
+Every drawn setting takes its smallest, its usual or its largest sensible value, so that limits are reached in some
+histories: batches larger than a follower's fetch, checkpoints at every turn, metadata snapshots after every few
+records. Must not know: clusters, faults.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from penstock.replica.replication import LONGEST_PAUSE_MS
+from penstock.core.partition.follower import LONGEST_PAUSE_MS
 
 SETTINGS: Mapping[str, str] = {
     "auto.create.topics.enable": "false",
@@ -19,6 +19,8 @@ SETTINGS: Mapping[str, str] = {
     "offsets.topic.num.partitions": "2",
     "offsets.topic.replication.factor": "3",
     "offsets.topic.segment.bytes": "4096",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.segment.bytes": "4096",
     "group.min.session.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.min.session.timeout.ms": "1000",
@@ -35,10 +37,10 @@ SETTINGS: Mapping[str, str] = {
     "log.initial.task.delay.ms": "200",
     "log.retention.check.interval.ms": "500",
     "metadata.log.max.record.bytes.between.snapshots": "1000",
-    # Wall clocks jump by days, and whoever is silent for one by the clock is forgotten, as in Kafka.
+    # Wall clocks jump by days, and a producer idle for a day by the clock is forgotten, as in Kafka.
     "producer.id.expiration.ms": "2000000000",
 }
-"""Failures are noticed within seconds, and few partitions keep groups."""
+"""Failures are noticed within seconds, and few partitions store groups and transactions."""
 
 DRAWN: Mapping[str, tuple[int, ...]] = {
     "broker.heartbeat.interval.ms": (200, 350, 500),
@@ -66,25 +68,32 @@ DRAWN: Mapping[str, tuple[int, ...]] = {
     "replica.lag.time.max.ms": (600, 2000, 2000, 5000),
 }
 
+DRAWN_OF_TRANSACTIONS: Mapping[str, tuple[int, ...]] = {
+    "transaction.state.log.num.partitions": (1, 2, 3),
+    "transaction.state.log.segment.bytes": (1 << 10, 4 << 10, 104857600),
+    "add.partitions.to.txn.retry.backoff.ms": (1, 20),
+}
+"""Where there are any, by chance of their own."""
+
 ELECTIONS = 4
-"""Of controllers, one after the other without a majority for anybody: more do not happen."""
+"""Consecutive elections without a majority; more do not happen."""
 
 
-def draw_settings(random: Random) -> dict[str, str]:
-    """Half of them as always: what is unusual in one history is to be told from what is not."""
+def draw_settings(random: Random, drawn: Mapping[str, tuple[int, ...]] = DRAWN) -> dict[str, str]:
+    """Half of them are the usual ones, so that unusual values in a history stand out."""
     return {
         name: str(random.choice(values)) if random.random() < 0.5 else SETTINGS.get(name, str(values[-1]))
-        for name, values in DRAWN.items()
+        for name, values in drawn.items()
     }
 
 
 def well_within_s(settings: Mapping[str, str]) -> float:
-    """How long a cluster may take to be well when its last fault is over: each of these may have to wait for the one
-    before. A controller, if votes split more than once; the end of the sessions of those who are silent; followers that
-    notice a silent leader and ask again; replicas that do not keep up, and then do; the pause of one that could not
-    store what it fetched, time and again."""
+    """How long a cluster may take to be well after its last fault. Each step may have to wait for the previous one: a
+    controller, if votes split repeatedly; the end of the sessions of silent brokers; followers that notice a silent
+    leader and ask again; replicas that lag and catch up; repeated pauses of a follower that could not store what it
+    fetched."""
     chain = (
-        *(2 * ELECTIONS * ["controller.quorum.election.timeout.ms"]),  # a timeout is drawn from between one and two
+        *(2 * ELECTIONS * ["controller.quorum.election.timeout.ms"]),  # a timeout is one to two times the setting
         "broker.session.timeout.ms",
         "broker.heartbeat.interval.ms",
         "replica.socket.timeout.ms",

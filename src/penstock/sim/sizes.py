@@ -1,8 +1,7 @@
-"""Sizes that no setting says and that a short history would never reach: smaller for some, as its seed decides.
+"""Sizes without a setting that a short history would never reach: smaller in some histories, as the seed decides.
 
-What happens every four megabytes, or with the sixty-fifth of something, happens in small histories as well then. They
-are constants of production code, read where they are used, so that they cost nothing there. Must not know: clusters,
-faults.
+So what happens every four megabytes, or with the sixty-fifth item, also happens in small histories. They are constants
+of production code, read where they are used, so they cost nothing there. Must not know: clusters, faults.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ SHRINK_CHANCE = 0.5
 EACH_CHANCE = 0.6
 
 SIZES: Mapping[str, tuple[int, ...]] = {
-    "penstock.api.handlers.fetch:INLINE_BYTES": (0, 500, 4000),
-    "penstock.api.handlers.fetch:MAX_LOOKUPS": (1, 2),
+    "penstock.api.fetch_answers:INLINE_BYTES": (0, 500, 4000),
+    "penstock.api.fetch_answers:MAX_LOOKUPS": (1, 2),
     "penstock.api.produce_lane:MAX_TARGETS": (1, 3),
     "penstock.api.produced_batch:FEW_RECORDS": (0, 2),
     "penstock.cluster.peer_links:MAX_QUEUED": (4, 16),
@@ -40,7 +39,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "penstock.storage.files:_WRITE_BYTES": (300, 3000),
     "penstock.storage.log_reader:_HINTS": (1, 3),
     "penstock.storage.recovery:_SMALL_BYTES": (0, 1000),
-    "penstock.storage.recovery:_WALK_BYTES": (300, 3000),
+    "penstock.storage.replay:WALK_BYTES": (300, 3000),
     "penstock.storage.scan:_CHUNK_BYTES": (300, 3000),
     "penstock.storage.segment:_MOST_HEADERS": (1, 4),
     "penstock.storage.segment:_OPEN_FILES": (1,),
@@ -54,13 +53,21 @@ RAFT: Mapping[str, tuple[int, ...]] = {
     "snapshot_chunk_bytes": (50, 500),
     "catch_up_entries": (1, 10),
 }
+EPOCHS = (
+    "penstock.core.txn.transaction:LARGEST_EPOCH",
+    "penstock.core.txn.shard:LARGEST_EPOCH",
+    "penstock.storage.producer_state:MAX_EPOCH",
+)
+"""All the same number: a short history never comes to the last epoch of a producer id."""
+LARGEST_EPOCHS = (3, 6, 12)
+EPOCHS_CHANCE = 0.4
 DRAWN_LAST = ("penstock.core.metadata.records:PARTITIONS_IN_ONE_GO",)
-"""Came later: what a seed draws of the others stays as it was."""
+"""Added later: what a seed draws for the others stays unchanged."""
 RAFT_SETTINGS = "penstock.node.membership:_raft_settings"
 
 
 def draw_sizes(random: Random) -> dict[str, int]:
-    """By place; of Raft's by name. None in half of the histories."""
+    """By place; Raft's by name. None in half of the histories."""
     is_shrunk = random.random() < SHRINK_CHANCE
     every = {**SIZES, **RAFT}
     order = (*(name for name in every if name not in DRAWN_LAST), *DRAWN_LAST)
@@ -68,11 +75,17 @@ def draw_sizes(random: Random) -> dict[str, int]:
     return drawn if is_shrunk else {}
 
 
+def draw_epochs(random: Random) -> dict[str, int]:
+    """By place: where there are transactions. None in most of the histories."""
+    largest = random.choice(LARGEST_EPOCHS)
+    return dict.fromkeys(EPOCHS, largest) if random.random() < EPOCHS_CHANCE else {}
+
+
 @contextmanager
 def shrunk(sizes: Mapping[str, int]) -> Iterator[None]:
     with ExitStack() as stack:
         for place, size in sizes.items():
-            if place in SIZES:
+            if place in SIZES or place in EPOCHS:
                 stack.enter_context(replaced(place, partial(_instead, size)))
         of_raft = {name: size for name, size in sizes.items() if name in RAFT}
         if of_raft:

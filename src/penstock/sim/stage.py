@@ -1,4 +1,4 @@
-"""What a history is played on: the world, its cluster and watch, clients, and what they did and saw.
+"""The stage of a history: the world, its cluster and watch, clients, and their history.
 
 Must not know: what is done there, and in which order.
 """
@@ -16,6 +16,7 @@ from penstock.sim.faults.nemesis import Nemesis
 from penstock.sim.faults.plan import UNSOUND
 from penstock.sim.judges.history import History, Outcome, Place, Violation
 from penstock.sim.judges.judging import PROGRESS
+from penstock.sim.judges.transactions import TransactionHistory
 from penstock.sim.judges.watch import Watch
 from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
@@ -30,7 +31,7 @@ from penstock.sim.workload.unclean import UNCLEAN
 from penstock.sim.workload.voters import VoterOperator
 
 PROGRESS_WITHIN_S = 120.0
-"""Of virtual time, for each thing demanded of a healed cluster."""
+"""Virtual time for each demand on a healed cluster."""
 CONTROLLER = "a healed quorum has a controller"
 KEYED = Place("keyed", 0)
 SCRUBBED_S = 2.0
@@ -47,10 +48,6 @@ class Stage:
         self.nemesis = Nemesis(
             self.cluster, plan.seed, self.watch, plan.max_down, has_voter_changes=plan.has_voter_changes
         )
-        self.nemesis.on_rot = self.watch.excuse
-        self.nemesis.on_stall = self.watch.stalled
-        self.nemesis.on_lost = self.watch.lost_disk
-        self.nemesis.on_lost_metadata = self.watch.quorum.emptied
         self.nemesis.replaces = self._replacing
         self.nemesis.configures = self._configure
         self.nemesis.moves = self._move_compacted
@@ -58,15 +55,19 @@ class Stage:
         self.nemesis.votes = self._vote
         self.nemesis.settles = self._settle
         self.keyed = History(world.loop.time)
-        """Of the topic that is compacted."""
+        """Of the compacted topic."""
         self.trimmed = History(world.loop.time)
-        """Of the topic whose oldest records go."""
+        """Of the topic whose oldest records are deleted."""
         self.votes = History(world.loop.time)
-        """Of who votes on the metadata."""
+        """Of changes of voters."""
         self.unclean = History(world.loop.time)
         """Of the topic that may lose records."""
         self.tuned = History(world.loop.time)
         """Of settings."""
+        self.rows = History(world.loop.time)
+        """Of what is transformed in transactions."""
+        self.transactions = TransactionHistory(world.loop.time)
+        self.transactions.on_begun = self.watch.transactions.markers.begun
         self.reborn: Reborn | None = None
         self.is_over = False
         self._callers: list[Caller] = []
@@ -76,7 +77,7 @@ class Stage:
         return sum((caller.counts for caller in self._callers), Counter())
 
     def settings_changed(self) -> Counter[str]:
-        """By name; those of brokers with that word before it."""
+        """By name; broker settings with that prefix."""
         return Counter(
             f"broker {action.key}" if action.topic.startswith(BROKERS) else action.key
             for action in (*self.history.admin, *self.tuned.admin)
@@ -94,7 +95,7 @@ class Stage:
         return IdempotentLane(caller, history, place, self.now_ms, self.plan.forgotten_after_s)
 
     def _client(self, name: str) -> str:
-        """The machine a client runs on: a few share one."""
+        """The machine a client runs on; several clients share one."""
         return f"client-{1 + self.world.random(f'host of {name}').randrange(3)}"
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
@@ -113,7 +114,7 @@ class Stage:
 
     @asynccontextmanager
     async def _replacing(self, number: int) -> AsyncIterator[None]:
-        """As docs/cluster.md has it: its vote is taken away before it comes back, and given when it has everything."""
+        """As in docs/cluster.md: its vote is taken away before it returns, and given when it has everything."""
         voters = self.cluster.voters
         operator = self.voter_operator(f"replacer of {number}")
         if number in voters:
@@ -131,7 +132,7 @@ class Stage:
         await self.within("the first voters", self.voter_operator("settler").settle(self.cluster.voters))
 
     async def _configure(self, topic: str, name: str, value: str | None) -> None:
-        """None: as planned."""
+        """None: the planned value."""
         planned = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
         usual = {MIN_INSYNC_REPLICAS: str(min(2, self.plan.nodes))}
         operator = Operator(self.caller("settler"), self.tuned, [], self.cluster.ids)
@@ -144,7 +145,7 @@ class Stage:
         await self.within("moving replicas", operator.until_told(lambda: operator.move(KEYED, count)))
 
     async def _read_replica(self, number: int) -> None:
-        """All that this broker has, from its start."""
+        """Everything that this broker has, from the start."""
         caller, time = self.caller(f"scrubber of {number}", patience_s=0.5), self.world.loop.time
         readers = [Reader(caller, self.history, self.plan.places, lambda *_: number)]
         if self.plan.is_compacting:
@@ -164,7 +165,7 @@ class Stage:
         return Operator(caller, self.history, names, self.cluster.ids, self._fewest_replicas, not_moved)
 
     def _fewest_replicas(self, topic: str) -> int:
-        """With fewer acks=all is refused for good; where one may rot, or lose what was not flushed, one more."""
+        """With fewer replicas acks=all would always be refused; if one may rot or lose unflushed data, one more."""
         settings = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
         least = int(settings.get(MIN_INSYNC_REPLICAS, min(2, self.plan.nodes)))
         is_one_unsound = any(fault.kind in UNSOUND for fault in self.plan.faults)
@@ -181,7 +182,7 @@ class Stage:
             async with asyncio.timeout(limit_s):
                 await work
         except TimeoutError:
-            story = "; ".join(self.watch.ailments()[:5]) or "the cluster looks well"
+            story = "; ".join(self.watch.ailments()[:5]) or "the cluster is well"
             troubles = ", ".join(f"{name} {count}" for name, count in self.troubles.most_common(6))
             raise Violation(
                 PROGRESS if self.watch.controller() is not None else CONTROLLER,

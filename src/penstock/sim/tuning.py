@@ -1,8 +1,8 @@
-"""Which settings are changed while a cluster is used, and to what: every dynamic one that has an effect, or a reason.
+"""Which settings are changed while a cluster is used, and to what: every dynamic one with an effect, or a reason.
 
-The key tables are the measure: a setting that is added there and is in none of these tables fails a test. Values are
-the smallest, the usual and the largest that still let a history end; what could stand in the way of that is set back
-when it does. Must not know: clusters, clients, faults.
+The key tables are the measure: a new setting that is in none of these tables fails a test. Values are the smallest, the
+usual and the largest that still let a history end; settings that could prevent that are restored in time. Must not
+know: clusters, clients, faults.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ ON_COMPACTED: Mapping[str, Values] = {
     "delete.retention.ms": ("800", "1000", "86400000"),
     "internal.segment.bytes": ("1000", "8192", "1048576"),
 }
-"""Of the one that begins as compacted: its keys stay, whatever its policy, as nothing in it is old."""
+"""Of the topic that begins as compacted: its keys stay with any policy, because nothing in it is old."""
 
 ON_TRIMMED: Mapping[str, Values] = {
     "internal.segment.bytes": ("600", "2048", "8192"),
     "retention.bytes": (*map(str, RETENTION_BYTES), "-1"),
     "retention.ms": ("1500", DAYS_MS, "-1"),
 }
-"""Of the one whose oldest records may go."""
+"""Of the topic whose oldest records may be deleted."""
 
 ON_UNCLEAN: Mapping[str, Values] = {"unclean.leader.election.enable": ("true", "false")}
-"""Of the one whose loss is judged, and nothing else of it: an election is unclean only while this says so."""
+"""Of the topic whose loss is judged: an election is unclean only while this setting allows it."""
 
 FLUSHES: Mapping[str, Values] = {"flush.messages": ("1", "5", LONG_MAX)}
-"""Where no power fails, but for that of one machine while all else is well."""
+"""Where no power fails, except on one machine while all else is well."""
 
 BROKER_VALUES: Mapping[str, Values] = {
     "compression.gzip.level": ("-1", "1"),
@@ -107,15 +107,15 @@ BROKER_VALUES: Mapping[str, Values] = {
 }
 BROKER_FLUSHES: Mapping[str, Values] = {"log.flush.interval.messages": ("1", "5")}
 CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
-"""All brokers must mean the same by these."""
+"""All brokers must agree on these."""
 
 LEFT_ALONE: Mapping[str, str] = {
-    "unclean.leader.election.enable": "of all topics at once: the others are judged by losing nothing",
-    "producer.id.expiration.ms": "a producer that is forgotten may repeat what it wrote: lanes must know of it before",
+    "unclean.leader.election.enable": "it applies to all topics, and the other topics must lose nothing",
+    "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know of it before",
 }
 
 ON_OFFSETS = ("compression.type", "index.interval.bytes", "min.insync.replicas", "segment.index.bytes", "segment.ms")
-"""Of the topic in which groups are kept, besides when it is compacted."""
+"""Of the topic that stores groups, besides when it is compacted."""
 FIRST = (CLEANUP_POLICY, "min.insync.replicas", "flush.messages", *ON_UNCLEAN)
 
 PINNED: Mapping[str, str] = {
@@ -123,17 +123,17 @@ PINNED: Mapping[str, str] = {
     "retention.bytes": "-1",
     "retention.ms": DAYS_MS,
 }
-"""Of topics that lose nothing, whatever brokers are told to do where a topic says nothing."""
+"""Of topics that must lose nothing, whatever the broker defaults are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What is changed in one history: by topic, and of brokers."""
+    """The changes in one history: by topic, and of brokers."""
 
     topics: Mapping[str, Mapping[str, Values]]
     brokers: Mapping[str, Values]
     planned: Mapping[str, Mapping[str, str]]
-    """What topics and brokers began with; set back in the end."""
+    """The initial values of topics and brokers; restored in the end."""
     first: tuple[str, ...]
     """Changed more often than others."""
 
@@ -149,7 +149,7 @@ def tuning(
     may_flush_less: bool,
     tombstones_go: bool,
 ) -> Tuning:
-    """`topics` that there are, with what they began with; `brokers`: what all of them are called, and likewise."""
+    """`topics`: existing topics with their initial settings; `brokers`: broker names, and their initial settings."""
     flushes = FLUSHES if may_flush_less else {}
     on_compacted = {name: values for name, values in ON_COMPACTED.items() if tombstones_go or "delete.ret" not in name}
     of_topics: dict[str, Mapping[str, Values]] = {
@@ -169,7 +169,7 @@ def tuning(
 
 
 def settings_changed() -> tuple[str, ...]:
-    """All names, each as `penstock sim` tells it: those of topics, and those of brokers with that word before them."""
+    """All names as `penstock sim` shows them: those of topics, and those of brokers with that prefix."""
     topic = (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *ON_UNCLEAN, *FLUSHES)
     names = dict.fromkeys(topic)
     names |= dict.fromkeys(f"broker {name}" for name in (*BROKER_VALUES, *BROKER_FLUSHES))
@@ -177,7 +177,7 @@ def settings_changed() -> tuple[str, ...]:
 
 
 def forgotten() -> list[str]:
-    """Dynamic settings that have an effect, and that nobody changes or gives a reason for."""
+    """Dynamic settings with an effect that are neither changed nor excused."""
     known: tuple[tuple[KeyTable, Iterable[str]], ...] = (
         (TOPIC_KEYS, (*TOPIC_VALUES, *ON_COMPACTED, *ON_TRIMMED, *ON_UNCLEAN, *FLUSHES)),
         (BROKER_KEYS, (*BROKER_VALUES, *BROKER_FLUSHES, *LEFT_ALONE)),

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 from penstock.model.errors import ApiError, OutcomeUnknown
+from penstock.model.new_topic import NewTopic
 from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import File
 from penstock.records.builder import Record
@@ -235,7 +236,7 @@ def test_compaction_runs_in_virtual_time() -> None:
         async def main() -> tuple[int, dict[int, bytes]]:
             served = await machine.start(broker(settings=settings))
             cluster = AsyncCluster([(NODE, 9092)])
-            await create_topic(cluster, TOPIC, 1, configs={"cleanup.policy": "compact", "segment.ms": "2000"})
+            await create_topic(cluster, NewTopic(TOPIC, 1, configs={"cleanup.policy": "compact", "segment.ms": "2000"}))
             history = History()
             await produce(cluster, machine, history, 120, 0.5)
             machine.crash()

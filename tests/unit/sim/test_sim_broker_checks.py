@@ -211,7 +211,7 @@ def test_replicas_that_may_go(checker: BrokerChecker, before: FakeState, after: 
 
 def test_a_replica_that_goes_too_early(checker: BrokerChecker) -> None:
     checker.look_at_image(1, "data", ID, [FakeState(replicas=(4, 1, 2, 3), adding=(4,))])
-    with pytest.raises(Violation, match="a replica goes when"):
+    with pytest.raises(Violation, match="a replica is removed when"):
         checker.look_at_image(1, "data", ID, [FakeState(isr=(1, 2), replicas=(4, 1, 2), partition_epoch=6)])
 
 
@@ -287,7 +287,7 @@ def test_a_snapshot_is_what_its_entries_make() -> None:
         made[index] = encode_entry(image.snapshot_records())
     for node, index in ((1, 3), (2, 5), (3, 2), (4, 4), (5, 5)):
         snapshots.restored(node, index, made[3 if index == 4 else index])
-    with pytest.raises(Violation, match="a snapshot is what its entries make"):
+    with pytest.raises(Violation, match="a snapshot equals the result of its entries"):
         snapshots.restored(1, 5, made[3])
 
 
@@ -320,7 +320,7 @@ def test_a_vote_is_given_once_a_term() -> None:
     for node, term, candidate in ((1, 2, 3), (1, 2, 3), (1, 3, 2), (2, 2, 2)):
         quorum.voted(node, term, candidate)
     quorum.forget(1)
-    with pytest.raises(Violation, match="a voter votes once a term"):
+    with pytest.raises(Violation, match="a voter votes once per term"):
         quorum.voted(1, 3, 1)
 
 
@@ -402,7 +402,7 @@ def test_a_voter_whose_disk_was_lost() -> None:
     quorum.committed(7, 3)
     quorum.emptied(1)
     quorum.started(1, 0)
-    with pytest.raises(Violation, match="an emptied voter votes for nobody before it has caught up"):
+    with pytest.raises(Violation, match="an emptied voter does not vote before it has caught up"):
         quorum.voted(1, 4, 2)
     quorum.restored(1, 7)
     quorum.voted(1, 5, 2)

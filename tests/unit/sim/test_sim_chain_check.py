@@ -22,9 +22,7 @@ class Replica:
     def __init__(self, node: int) -> None:
         self.node = node
         self.disk = SimDisk(Random(0))
-        self.log = Log.open(
-            self.disk, "/data/t-0", SMALL, recovery_point=0, log_start_offset=0, clean_shutdown=False, now_ms=0
-        )
+        self.log = Log.open(self.disk, "/data/t-0", SMALL, now_ms=0)
 
     def append(self, value: bytes, epoch: int) -> None:
         data = build_batch([Record(None, value, (), 1)])
@@ -68,7 +66,7 @@ def test_a_leader_as_long_and_different(two: tuple[Replica, Replica], changed: t
     two[1].leads(checker, 4)
     two[1].log.truncate_to(5)
     two[1].append(*changed)
-    with pytest.raises(Violation, match="what is committed stays what it is"):
+    with pytest.raises(Violation, match="committed records do not change"):
         two[1].leads(checker, 6)
 
 
@@ -103,9 +101,9 @@ def test_a_follower_that_lacks_what_is_committed(two: tuple[Replica, Replica]) -
         third.append(b"v%d" % number, number // 3)
     del third.log._segments.items[1], third.log._segments.bases[1]
     third.follows(checker, 1)
-    with pytest.raises(Violation, match="in-sync replicas hold what is committed"):
+    with pytest.raises(Violation, match="in-sync replicas hold committed records"):
         third.follows(checker, 6)
-    with pytest.raises(Violation, match="in-sync replicas hold what is committed"):
+    with pytest.raises(Violation, match="in-sync replicas hold committed records"):
         third.follows(checker, 6, is_excused=True)
 
 
@@ -114,7 +112,7 @@ def test_a_follower_that_holds_something_else(two: tuple[Replica, Replica]) -> N
     two[0].leads(checker, 6)
     two[1].log.truncate_to(5)
     two[1].append(b"other", 1)
-    with pytest.raises(Violation, match="what is committed stays what it is"):
+    with pytest.raises(Violation, match="committed records do not change"):
         two[1].follows(checker, 6)
 
 
@@ -123,7 +121,7 @@ def test_a_rotten_batch(two: tuple[Replica, Replica]) -> None:
     two[0].leads(checker, 6)
     segment = two[1].log.segments[1]
     two[1].disk.flip_bit(segment.path, segment.size - 3)
-    with pytest.raises(Violation, match="what is committed stays what it is"):
+    with pytest.raises(Violation, match="committed records do not change"):
         two[1].follows(checker, 6)
     two[1].follows(checker, 6, is_excused=True)
 
@@ -173,7 +171,7 @@ def test_what_is_superseded_or_deleted_may_be_missing(keyed: tuple[ChainChecker,
 
 @pytest.mark.parametrize("offsets", [(0, 2, 3, 4), (0, 1, 3, 4), (1, 4)])
 def test_the_last_of_a_key_may_not(keyed: tuple[ChainChecker, Keyed], offsets: tuple[int, ...]) -> None:
-    with pytest.raises(Violation, match=r"in-sync replicas hold what is committed.* last of its key"):
+    with pytest.raises(Violation, match=r"in-sync replicas hold committed records.* last of its key"):
         compacted(*offsets).follows(keyed[0], 5)
 
 

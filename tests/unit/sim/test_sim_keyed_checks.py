@@ -84,7 +84,7 @@ def test_a_tombstone_may_go_with_all_before_it() -> None:
 
 def test_what_was_deleted_must_not_come_back() -> None:
     of = history(HOT[0], DELETES)
-    assert broken(of, final(of, 0)) == "what was deleted does not come back"
+    assert broken(of, final(of, 0)) == "deleted records do not return"
 
 
 def test_a_record_after_the_tombstone_must_stay() -> None:
@@ -101,14 +101,14 @@ def test_a_tombstone_nobody_heard_of_may_have_been_there() -> None:
 def test_records_that_move_come_again_or_from_nowhere() -> None:
     of = history(1, 2, 3)
     of.writes[1].offset = 2
-    assert broken(of, {}) == "what is acknowledged is kept at its offset"
+    assert broken(of, {}) == "acknowledged records keep their offset"
     of = history(1, 2, 3)
     of.writes[1].outcome = Outcome.UNKNOWN
     of.saw(PLACE, 3, of.writes[1].value, "reader", 1, 1)
-    assert broken(of, {}) == "a lane is in order"
+    assert broken(of, {}) == "a lane stays in order"
     of = history(1, 2, 3)
     of.saw(PLACE, 3, b"lane/77", "reader", 1, 1)
-    assert broken(of, {}) == "nothing is made up"
+    assert broken(of, {}) == "every record was written"
 
 
 # -- replicas ---------------------------------------------------------------------------

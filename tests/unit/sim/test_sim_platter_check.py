@@ -173,7 +173,7 @@ def test_a_cut_below_what_recovery_trusts(name: str) -> None:
     checker.cut(1, PLACE, 3)
     keep(disk, f"{DATA}/{name}", b"0\n2\nother 0 9\ndata 0 7\n")
     checker.cut(1, PLACE, 7)
-    with pytest.raises(Violation, match="a cut lowers first what recovery goes by"):
+    with pytest.raises(Violation, match="a cut first lowers the checkpoints of recovery"):
         checker.cut(1, PLACE, 6)
 
 

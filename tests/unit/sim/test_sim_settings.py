@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.replica.replication import LONGEST_PAUSE_MS
+from penstock.core.partition.follower import LONGEST_PAUSE_MS
 from penstock.sim.settings import DRAWN, SETTINGS, draw_settings, well_within_s
 from penstock.sim.stage import PROGRESS_WITHIN_S
 

@@ -56,7 +56,7 @@ CREATED: Told = ("create", "", "1", ACKNOWLEDGED)
         (
             [("reassign", "0", "2,3", ACKNOWLEDGED), ("reassign", "0", "", ACKNOWLEDGED)],
             topic((2, 3)),
-            "a reassignment that is called off is over",
+            "a cancelled reassignment is over",
         ),
         (
             [("reassign", "0", "2,3", ACKNOWLEDGED), ("reassign", "0", "", REFUSED)],

@@ -28,12 +28,12 @@ def log(*offsets: int, lane: str = "lane") -> dict[int, Seen]:
     [
         (log(2, 3, 4, 5), 10, None, ""),
         (log(1, 2, 3, 4, 5), 10, None, ""),  # what was not acknowledged need not be done
-        (log(3, 4, 5), 10, None, "only what may go is deleted"),
+        (log(3, 4, 5), 10, None, "only permitted records are deleted"),
         (log(3, 4, 5), 10, 10, ""),
-        (log(3, 4, 5), 9, 10, "only what may go is deleted"),
-        (log(2, 3, 5), 10, None, "what is acknowledged is kept"),
-        (log(2, 3, 4), 10, None, "what is acknowledged is kept"),
-        (log(2, 3, 4, 5) | log(6, lane="nobody"), 10, None, "nothing is made up"),
+        (log(3, 4, 5), 9, 10, "only permitted records are deleted"),
+        (log(2, 3, 5), 10, None, "acknowledged records are kept"),
+        (log(2, 3, 4), 10, None, "acknowledged records are kept"),
+        (log(2, 3, 4, 5) | log(6, lane="nobody"), 10, None, "every record was written"),
     ],
 )
 def test_what_may_be_missing(final: dict[int, Seen], kept_bytes: int, retention_bytes: int | None, broken: str) -> None:
@@ -49,5 +49,5 @@ def test_what_was_read_is_kept() -> None:
     told.saw(PLACE, 1, b"something", "r", 1, 0)
     check_trimmed(told, PLACE, log(2, 3, 4, 5), 10, None)
     told.saw(PLACE, 7, b"something", "r", 1, 0)
-    with pytest.raises(Violation, match="what was read is kept"):
+    with pytest.raises(Violation, match="records that were read are kept"):
         check_trimmed(told, PLACE, log(2, 3, 4, 5), 10, None)

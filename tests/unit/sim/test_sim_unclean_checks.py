@@ -38,9 +38,9 @@ def test_what_was_acknowledged_without_the_leader_may_go() -> None:
         ((0, 1), [], "an unclean election loses only what its leader never had"),
         ((0,), [UncleanElection(4.0, 2, 2.5)], "an unclean election loses only what its leader never had"),
         ((0, 1), [UncleanElection(2.0, 2, 0.0)], "an unclean election loses only what its leader never had"),
-        ((0, 2, 1), [], "what is acknowledged is at its offset"),
-        ((0, 1, 2, 1), [], "nothing comes twice"),
-        ((0, 1, 2, 7), [], "nothing is made up"),
+        ((0, 2, 1), [], "acknowledged records are at their offset"),
+        ((0, 1, 2, 1), [], "no record appears twice"),
+        ((0, 1, 2, 7), [], "every record was written"),
     ],
 )
 def test_nothing_else_may(final: tuple[int, ...], elections: list[UncleanElection], what: str) -> None:

@@ -19,7 +19,7 @@ def history(*actions: tuple[str, int, Outcome]) -> History:
     return told
 
 
-KEPT = "a vote given is kept, and one taken away is gone"
+KEPT = "acknowledged changes of votes are kept"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_the_last_voters_stay_who_they_are() -> None:
     check_last_voters({1: (1, 3), 2: (3, 1)}, (3, 1))
     with pytest.raises(Violation) as caught:
         check_last_voters({1: (1, 3), 2: (1, 3)}, (1, 2, 3))
-    assert caught.value.what == "the voters stay who they are"
+    assert caught.value.what == "the voters do not change by themselves"
 
 
 def test_a_vote_that_is_given_more_often_than_asked_for_is_found() -> None:

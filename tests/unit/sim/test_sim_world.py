@@ -66,7 +66,7 @@ def test_a_program_is_told_of_by_its_result_or_its_death(world: SimWorld) -> Non
     async def main() -> None:
         machine = world.machine("node-1")
         starting = machine.start(waits)
-        with pytest.raises(SimError, match="running already"):
+        with pytest.raises(SimError, match="already running"):
             machine.start(waits)
         await asyncio.sleep(1)
         machine.kill()

@@ -1,1 +1,1 @@
-"""The judges of a history: what clients were promised, and what brokers must never do."""
+"""Checkers of a history: what clients were promised, and what brokers must never do."""

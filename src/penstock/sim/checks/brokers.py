@@ -1,18 +1,19 @@
-"""What brokers must never do, judged while they run by looking at their partitions.
+"""Rules that brokers must never break, checked while they run by looking at their partitions.
 
-- A leader epoch of a partition has one leader. Leader epochs and partition epochs grow on every replica.
-- The high watermark of a replica grows while its process lives, and lies between the start and the end of its log. That
-  of a follower never passes what some leader had committed. (A follower with a damaged disk is excused: it is cut
-  before the damage.)
-- The log of a leader does not shrink in its epoch. No replica that the controller has for in sync cuts its log below
-  what is committed, however soon it fetches that again: it may be elected in between. A log start only grows.
-- What lies below the high watermark of any leader is in the log of every in-sync replica it names, from the moment on
-  at which it names it, and in the log of every later leader: nobody may lead without it.
-- A reassignment takes no replica off before all that are to be are in sync.
-- A broker that comes back is eligible only for what it still holds up to the high watermark.
-- The in-sync replicas a broker goes by at a partition epoch are those of the controller's log at that epoch.
+- A leader epoch of a partition has one leader. Leader epochs and partition epochs increase on every replica.
+- The high watermark of a replica increases while its process lives, and is between the start and the end of its log.
+  A follower's high watermark never exceeds what some leader had committed. (A follower with a damaged disk is excused:
+  it is cut before the damage.)
+- The log of a leader does not shrink within its epoch. A replica that is in sync for the controller never cuts its log
+  below committed records, even if it fetches them again at once: it could be elected in between. A log start only
+  increases.
+- Records below the high watermark of any leader are in the log of each of its in-sync replicas, from the moment the
+  leader names it, and in the log of every later leader.
+- A reassignment removes no replica before all target replicas are in sync.
+- A broker that returns stays eligible only if it still has everything up to the high watermark.
+- The ISR a broker uses at a partition epoch is the one in the controller's log at that epoch.
 
-Fed with whatever has the attributes below, so tests can feed it with anything. Must not know: nodes, clients, faults.
+Accepts any objects with the attributes below, so tests can pass their own. Must not know: nodes, clients, faults.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ Key = tuple[bytes, int]
 
 
 class Facts(NamedTuple):
-    """Of one replica, as last seen."""
+    """The state of one replica, as last seen."""
 
     is_leader: bool
     leader_epoch: int
@@ -89,7 +90,7 @@ class Facts(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Of a replica's log, as it was overheard."""
+    """A cut of a replica's log, as observed."""
 
     node: int
     name: str
@@ -100,7 +101,7 @@ class Cut(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """What the controller's log says of a partition at one partition epoch."""
+    """A partition in the controller's log at one partition epoch."""
 
     leader: int
     leader_epoch: int
@@ -111,21 +112,21 @@ class Decided(NamedTuple):
 
 class BrokerChecker:
     def __init__(self) -> None:
-        self._facts: dict[int, dict[Key, tuple[ReplicaLike, LogLike, Facts]]] = {}  # of each node
+        self._facts: dict[int, dict[Key, tuple[ReplicaLike, LogLike, Facts]]] = {}  # by node
         self._leaders: dict[tuple[Key, int], int] = {}
-        self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and whose it was
+        self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and its replica
         self._decided: dict[tuple[Key, int], Decided] = {}
-        self._latest: dict[Key, int] = {}  # the highest partition epoch in anybody's image
-        self._cuts: list[Cut] = []  # since the last look
+        self._latest: dict[Key, int] = {}  # the highest partition epoch in any image
+        self._cuts: list[Cut] = []  # since the last check
         self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
-        self._opened: dict[tuple[int, Key], tuple[str, int]] = {}  # where a log ended when it was first seen
+        self._opened: dict[tuple[int, Key], tuple[str, int]] = {}  # the end of a log when first seen
         self._registered: dict[int, int] = {}  # the latest broker epoch of a node
-        self._eligible: dict[int, dict[Key, int]] = {}  # what it may lead since then, and up to where it is committed
+        self._eligible: dict[int, dict[Key, int]] = {}  # partitions it may lead since then, with their committed end
         self.excused: dict[int, None] = {}
-        """Nodes whose disk was damaged: what they lack is not held against the others."""
+        """Nodes with a damaged disk: their gaps are no violation of others."""
 
     def look(self, replicas: Mapping[int, Collection[ReplicaLike]]) -> None:
-        """`replicas`: what each living node hosts."""
+        """`replicas`: the replicas of each living node."""
         self._judge_cuts()
         changed: list[tuple[int, ReplicaLike, Facts]] = []
         for node, partitions in replicas.items():
@@ -152,9 +153,9 @@ class BrokerChecker:
                 if known is not None and is_known:
                     is_excused, is_reopened = node in self.excused, known[1] is not log
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
-                elif (node, key) not in self._opened:  # or it was moved away and back, and begins anew
+                elif (node, key) not in self._opened:  # or it was moved away and back, and starts again
                     self._opened[node, key] = f"{replica.topic}-{replica.index}", facts.log_end
-                    # One that is being added was taken off meanwhile, and is eligible no more.
+                    # A replica being added was removed meanwhile and is no longer eligible.
                     if key in self._eligible.get(node, ()) and node not in replica.adding:
                         self._check_eligible(node, key)
                 known_facts[key] = replica, log, facts
@@ -165,18 +166,18 @@ class BrokerChecker:
         for node, partitions in replicas.items():
             for replica in partitions:
                 hosted.setdefault((replica.topic_id, replica.index), {})[node] = replica
-        changed.sort(key=lambda entry: not entry[2].is_leader)  # followers are held against what leaders have
+        changed.sort(key=lambda entry: not entry[2].is_leader)  # leaders first: followers are compared
         for node, replica, facts in changed:
             self._judge(node, replica, facts, hosted[replica.topic_id, replica.index])
 
     def moved(self, node: int, replica: ReplicaLike) -> None:
-        """Its high watermark has, just now. Whoever leads may be dead at the next look, and its followers know it."""
+        """The high watermark has just moved. Its leader may be dead at the next check, while followers know it."""
         if replica.is_leader:
             self._commits(node, (replica.topic_id, replica.index), replica.high_watermark, replica.leader_epoch)
 
     def cut(self, node: int, replica: ReplicaLike) -> None:
-        """Its log was, just now. Judged with the next look as well: the controller may have decided meanwhile, and
-        who was not in sync may be by then."""
+        """The log was just cut. Judged again at the next check: the controller may have decided meanwhile, and a
+        replica that was not in sync may be by then."""
         key, end = (replica.topic_id, replica.index), replica.log.log_end_offset
         committed, _ = self._committed.get(key, (0, ""))
         if end < committed and node not in self.excused and self.is_in_sync(node, key):
@@ -194,9 +195,9 @@ class BrokerChecker:
                 )
 
     def registered(self, node: int, epoch: int, eligible: Iterable[Key]) -> None:
-        """The controller has heard that this broker was restarted, and how: these may be led by it before others, so it
-        must not have come back with less than was committed. Nothing is committed while one outside of the in-sync
-        replicas is eligible."""
+        """The controller knows that this broker restarted, and which partitions it stays eligible for: it must have
+        returned with everything committed there. Nothing is committed while a replica outside the ISR is
+        eligible."""
         if epoch > self._registered.get(node, -1):
             self._registered[node] = epoch
             self._eligible[node] = {key: self._committed.get(key, (0, ""))[0] for key in eligible}
@@ -208,13 +209,13 @@ class BrokerChecker:
         committed = self._eligible[node][key]
         if name and log_end < committed and node not in self.excused:
             raise Violation(
-                "who is eligible has everything committed",
+                "an eligible replica has everything committed",
                 f"{name}: {node} came back with a log that ends at {log_end}, {committed} was committed, and it stays "
                 "eligible to lead",
             )
 
     def is_in_sync(self, node: int, key: Key) -> bool:
-        """As the latest decision has it that anybody has heard of."""
+        """By the latest decision known to any node."""
         decided = self._decided.get((key, self._latest.get(key, -1)))
         return decided is not None and node in decided.isr
 
@@ -223,7 +224,7 @@ class BrokerChecker:
             self._committed[key] = high_watermark, f"{node} (epoch {leader_epoch})"
 
     def forget(self, node: int) -> None:
-        """Its process is gone: the next one may begin lower."""
+        """The process is gone; the next one may start lower."""
         self._facts.pop(node, None)
         self._eligible.pop(node, None)
         for opened in [opened for opened in self._opened if opened[0] == node]:
@@ -246,10 +247,10 @@ class BrokerChecker:
         leader = self._leaders.setdefault((key, facts.leader_epoch), node)
         if leader != node:
             raise Violation(
-                "an epoch has one leader", f"{name}, epoch {facts.leader_epoch}: {leader} leads it, and so does {node}"
+                "an epoch has one leader", f"{name}, epoch {facts.leader_epoch}: both {leader} and {node} lead it"
             )
         committed, whose = self._committed.get(key, (0, ""))
-        latest = self._decided.get((key, self._latest.get(key, -1)))  # who knows of it may be down
+        latest = self._decided.get((key, self._latest.get(key, -1)))  # nodes that know of it may be down
         is_newest = (latest is None or facts.leader_epoch >= latest.leader_epoch) and all(
             facts.leader_epoch >= other.leader_epoch for other in others.values()
         )
@@ -264,7 +265,7 @@ class BrokerChecker:
 
     def _check_follower(self, node: int, name: str, key: Key, facts: Facts) -> None:
         committed, whose = self._committed.get(key, (0, "nobody"))
-        is_alone = facts.isr == (node,) or facts.replicas == (node,)  # it goes by the end of its log: nobody else leads
+        is_alone = facts.isr == (node,) or facts.replicas == (node,)  # no other broker leads
         if facts.high_watermark > committed and not is_alone:
             raise Violation(
                 "a follower's high watermark is a leader's",
@@ -276,7 +277,7 @@ class BrokerChecker:
         for member in facts.isr:
             other = others.get(member)
             if other is None or member in self.excused or other.partition_epoch > facts.partition_epoch:
-                continue  # gone, damaged, or ahead of this leader, who may be one no more
+                continue  # gone, damaged, or ahead of this leader, which may be deposed
             if other.log.log_end_offset < facts.high_watermark:
                 raise Violation(
                     "the high watermark waits for every in-sync replica",
@@ -289,7 +290,7 @@ class BrokerChecker:
         if decided is not None and (decided.isr != facts.isr or decided.leader_epoch != facts.leader_epoch):
             raise Violation(
                 "in-sync replicas are the controller's",
-                f"{name} on {node} goes by {list(facts.isr)} and leader epoch {facts.leader_epoch} at partition epoch "
+                f"{name} on {node} uses {list(facts.isr)} and leader epoch {facts.leader_epoch} at partition epoch "
                 f"{facts.partition_epoch}; the controller's log says {list(decided.isr)} and {decided.leader_epoch}",
             )
 
@@ -327,7 +328,7 @@ class BrokerChecker:
         ]
         if removed and not all(replica in now.isr for replica in now.replicas):
             raise Violation(
-                "a replica goes when those that come are in sync",
+                "a replica is removed when new ones are in sync",
                 f"{name}: {removed} leave {list(before.replicas)}, and of {list(now.replicas)} only {list(now.isr)} "
                 "are in sync",
             )
@@ -336,11 +337,11 @@ class BrokerChecker:
 def _check_growth(
     node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool, is_reopened: bool = False
 ) -> None:
-    """`is_reopened`: after a failed sync a follower begins with what was stable, as after a restart."""
+    """`is_reopened`: after a failed sync a follower starts with its stable records, as after a restart."""
     name = f"{replica.topic}-{replica.index} on {node}"
     if now.leader_epoch < before.leader_epoch or now.partition_epoch < before.partition_epoch:
         raise Violation("epochs only grow", f"{name}: {before}, then {now}")
-    may_be_cut = (is_excused or is_reopened) and not now.is_leader  # repaired, or opened anew
+    may_be_cut = (is_excused or is_reopened) and not now.is_leader  # repaired or reopened
     if now.high_watermark < before.high_watermark and not may_be_cut:
         raise Violation("the high watermark only grows", f"{name}: {before}, then {now}")
     if now.log_start < before.log_start and not is_excused:

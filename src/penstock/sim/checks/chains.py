@@ -1,19 +1,18 @@
-"""What is committed stays what it is, and every in-sync replica holds it.
+"""Committed records do not change, and every in-sync replica has them.
 
-The first leader whose high watermark passes a batch says what it is: leader epoch, checksum, records. Every later
-leader and every in-sync replica must have the same, from the start of its log on, and not only as many offsets. Gaps
-are for compaction alone: a record may be missing where a later committed one has its key, or where it was a tombstone.
-Who lacks a tombstone has nothing left of what it deleted.
-And the leader epochs that a replica remembers are those of its batches: by them followers are told where to cut.
+The first leader whose high watermark passes a batch defines it: leader epoch, checksum, records. Every later leader and
+every in-sync replica must have the same batch, from the start of its log on; equal offsets are not enough. Only
+compaction may leave gaps: a record may be missing if a later committed record has its key, or if it was a tombstone. A
+replica without a tombstone must not have the records it deleted.
 
-What was walked once is not walked again, unless the log was cut, compacted or opened anew. Must not know: brokers,
-faults.
+Also, the leader epochs that a replica remembers are those of its batches, because followers cut by them.
+Batches are checked only once, unless the log was cut, compacted or reopened. Must not know: brokers, faults.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from typing import NamedTuple, Protocol
@@ -22,13 +21,14 @@ from penstock.model.errors import CorruptBatch
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, iterate_records
 from penstock.records.compression import decompress
+from penstock.records.control import ABORT, marker_of
 from penstock.sim.judges.history import Violation
 from penstock.sim.machine.disk import SimDisk
 
 Key = tuple[bytes, int]
-HELD = "in-sync replicas hold what is committed"
-STAYS = "what is committed stays what it is"
-DELETED = "a replica that keeps what was deleted keeps its tombstone"
+HELD = "in-sync replicas hold committed records"
+STAYS = "committed records do not change"
+DELETED = "a replica with a deleted record has its tombstone"
 
 
 class SegmentLike(Protocol):
@@ -60,20 +60,20 @@ class LogLike(Protocol):
 
 @dataclass(slots=True)
 class _Walked:
-    """How far a replica was found to have what is committed."""
+    """How much of a replica was checked against the committed records."""
 
     log: LogLike
     generation: int
     segments: tuple[SegmentLike, ...] = ()
-    """All up to the one the walk is in."""
+    """All segments up to the current one of the walk."""
     position: int = 0
     """In the last of them."""
     end: int = 0
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Where the first and the last batch of each epoch begin."""
+    """Start of the first and the last batch of each epoch."""
 
     def goes_on(self, log: LogLike) -> bool:
-        """The same files, perhaps without the oldest ones, and longer."""
+        """The same files, perhaps longer and without the oldest ones."""
         if self.log is not log or self.generation != log.generation:
             return False
         segments = log.segments
@@ -91,18 +91,20 @@ class _Committed(NamedTuple):
 
 
 class _Chain:
-    """What is committed in one partition."""
+    """The committed batches of one partition."""
 
     def __init__(self) -> None:
-        self.ends: list[int] = []  # rising
+        self.ends: list[int] = []  # ascending
         self.batches: dict[int, _Committed] = {}
         self.is_compacted = False
-        self._records: dict[int, list[Record]] = {}  # of batches that somebody lacks
-        self._last: dict[bytes, int] = {}  # of each key, in the batches up to the one after
+        self._records: dict[int, list[Record]] = {}  # of batches that a replica lacks
+        self._last: dict[bytes, int] = {}  # of each key, in the batches up to the next field
         self._last_end = 0
-        self._spent: set[int] = set()  # batches of which compaction may take all: what is spent stays so
+        self._spent: set[int] = set()  # batches that compaction may remove entirely; they stay so
+        self._open: dict[int, list[int]] = {}  # by producer id: batches of transactions without a marker
+        self._undone: set[int] = set()  # markers, and batches of aborted transactions: compaction may remove them
         self.later: frozenset[bytes | None] = frozenset()
-        """Keys beyond what is known to be committed."""
+        """Keys beyond the known committed end."""
 
     @property
     def end(self) -> int:
@@ -111,6 +113,19 @@ class _Chain:
     def add(self, end: int, header: BatchHeader, data: bytes) -> None:
         self.ends.append(end)
         self.batches[end] = _Committed(header.leader_epoch, header.crc, data)
+        if header.is_control:
+            self._end_transaction(end, header, data)
+        elif header.is_transactional:
+            self._open.setdefault(header.producer_id, []).append(end)
+
+    def _end_transaction(self, end: int, header: BatchHeader, data: bytes) -> None:
+        marker, ended = marker_of(header, data), self._open.pop(header.producer_id, [])
+        self._undone.add(end)
+        if marker is not None and marker.kind == ABORT:
+            self._undone.update(ended)
+        # What it has committed supersedes other records from now on.
+        self._last.clear()
+        self._last_end = 0
 
     def between(self, after: int, up_to: int) -> list[int]:
         """Ends of batches in (after, up_to]."""
@@ -122,23 +137,26 @@ class _Chain:
         return self._records[end]
 
     def tombstones(self, limit: int) -> dict[bytes | None, int]:
-        """Where each key was last deleted, below that."""
+        """The last tombstone of each key below the limit."""
         found = (record for end in self.between(0, limit) for record in self.records(end))
         return {record.key: record.offset for record in found if record.value is None}
 
     def is_spent(self, record: Record) -> bool:
-        """Compaction may take it away."""
+        """Whether compaction may remove the record."""
         if record.key is None or record.value is None or record.key in self.later:
             return True
         if self._last_end != self.end:
+            undecided = {end for ends in self._open.values() for end in ends}
             for end in self.between(self._last_end, self.end):
+                if end in self._undone or end in undecided:
+                    continue
                 self._last.update((found.key, found.offset) for found in self.records(end) if found.key is not None)
             self._last_end = self.end
-        return self._last[record.key] > record.offset
+        return self._last.get(record.key, -1) > record.offset
 
     def lost_of(self, end: int, held: Sequence[Record] = ()) -> Record | None:
-        """A record of this batch that is neither held nor spent. `held` has the same records, or fewer."""
-        if end in self._spent:
+        """A record of this batch that is neither held nor removable. `held` has the same records, or fewer."""
+        if end in self._spent or end in self._undone:
             return None
         offsets = {record.offset for record in held}
         for one in self.records(end):
@@ -149,7 +167,7 @@ class _Chain:
         return None
 
     def is_same(self, end: int, header: BatchHeader, data: bytes) -> bool:
-        """A batch up to there is what was committed, or what compaction made of it."""
+        """Whether a batch up to there is the committed one, or the committed one after compaction."""
         known = self.batches.get(end)
         if known is None or known.leader_epoch != header.leader_epoch:
             return False
@@ -167,14 +185,16 @@ class ChainChecker:
         self._chains: dict[Key, _Chain] = {}
         self._walked: dict[tuple[int, Key], _Walked] = {}
         self._unseen: dict[Key, None] = {}
+        self.on_committed: Callable[[object, BatchHeader, bytes], None] = lambda name, header, batch: None
+        """Told of every batch when it is committed, in order."""
 
     def compacts(self, key: Key) -> None:
-        """From now on, and what was compacted stays so."""
+        """From now on; a compacted partition stays compacted."""
         self._chain(key).is_compacted = True
 
     def lose_sight(self, key: Key) -> None:
-        """Something is committed that nobody can look at. Where logs are compacted it will not be seen later either,
-        nor what has taken the place of what: nothing more is judged there."""
+        """Records were committed that cannot be read. In a compacted partition they cannot be read later either, nor
+        can their successors: nothing more is judged there."""
         if self._chain(key).is_compacted:
             self._unseen[key] = None
 
@@ -188,8 +208,7 @@ class ChainChecker:
         return chain
 
     def committed(self, node: int, name: object, key: Key, log: LogLike, high_watermark: int, disk: SimDisk) -> None:
-        """This leader's high watermark has come here. `name`: whatever is called so, asked only if somebody wants to
-        know."""
+        """The leader's high watermark has reached this point. `name` is converted to text only if needed."""
         self._walk(node, name, key, log, high_watermark, disk, is_first=True)
 
     def holds(
@@ -203,7 +222,7 @@ class ChainChecker:
         *,
         is_excused: bool = False,
     ) -> None:
-        """This in-sync replica has everything up to there. `is_excused`: it may be rotten, but nothing is missing."""
+        """Check that this in-sync replica has everything up to there. `is_excused`: damage is allowed, gaps are not."""
         limit = min(high_watermark, self._chain(key).end)
         if not is_excused:
             self._walk(node, name, key, log, limit, disk, is_first=False)
@@ -231,7 +250,7 @@ class ChainChecker:
                 _check_epochs(node, name, log, walked)
             return
         who, start = f"{name} on {node}", log.log_start_offset
-        # Judged when all of it is known: what comes later may have taken its place.
+        # Judged at the end of the walk, because later records may supersede earlier ones.
         before, held, odd = max(walked.end, start), set[int](), list[tuple[BatchHeader, bytes]]()
         segments = log.segments
         for number, segment in enumerate(segments):
@@ -246,10 +265,11 @@ class ChainChecker:
                     break
                 walked.position = position + at + header.size_bytes
                 if end <= start:
-                    continue  # deleted, and so nobody compares it
+                    continue  # deleted, so not compared
                 batch = data[at : at + header.size_bytes]
                 if is_first and end > chain.end:
                     chain.add(end, header, batch)
+                    self.on_committed(name, header, batch)
                 elif (known := chain.batches.get(end)) is None or known[:2] != (header.leader_epoch, header.crc):
                     odd.append((header, batch))
                 held.add(end)
@@ -259,7 +279,7 @@ class ChainChecker:
         try:
             _judge(who, chain, odd, missing)
         except Violation:
-            # What took its place may lie further up, committed by a leader that was not looked at.
+            # A superseding record may be further up, committed by a leader that was not observed.
             chain.later = _keys_after(chain.end, log, disk) if chain.is_compacted else frozenset()
             _judge(who, chain, odd, missing)
         finally:
@@ -271,8 +291,8 @@ class ChainChecker:
             _check_deleted(who, chain, log, limit, disk)
 
     def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
-        """Whether the files of a log hold all that is committed and nothing else there, from the start of `offsets` at
-        least to their end. `max_epoch`: nobody has led a later one."""
+        """Whether the files of a log hold exactly what is committed, from the start of `offsets` at least to their end.
+        `max_epoch`: no later epoch had a leader."""
         if key in self._unseen:
             return False
         chain, reached, epoch = self._chain(key), offsets.start, -1
@@ -337,7 +357,7 @@ def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
 
 
 def _check_deleted(who: str, chain: _Chain, log: LogLike, limit: int, disk: SimDisk) -> None:
-    """Nobody would tell it any more that the record is gone, and it may lead one day."""
+    """Without its tombstone a deleted record would never be removed from this replica, which may lead one day."""
     last: dict[bytes | None, Record] = {}
     for segment in log.segments:
         if segment.base_offset >= limit:
@@ -362,7 +382,7 @@ def _check_epochs(node: int, name: object, log: LogLike, walked: _Walked) -> Non
                 raise Violation(
                     "leader epochs are those of the batches",
                     f"{name} on {node} has a batch of epoch {epoch} at offset {offset}, "
-                    f"and remembers epoch {known} there",
+                    f"but its epoch file has epoch {known} there",
                 )
 
 

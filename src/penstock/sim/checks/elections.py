@@ -1,7 +1,7 @@
-"""Who may be elected to lead a partition: an in-sync replica or an eligible one (KIP-966), nobody else.
+"""Who may be elected leader of a partition: only an in-sync or an eligible (KIP-966) replica.
 
-Others lack records that were acknowledged. Where `unclean.leader.election.enable` says so anybody may be, rather than
-nobody. Must not know: brokers, how a controller decides.
+Other replicas lack acknowledged records. With `unclean.leader.election.enable` any replica may be elected rather than
+none. Must not know: brokers, how a controller decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def check_elected(image: MetadataImage, topic: str, before: PartitionState, asked: Sequence[int], elected: int) -> None:
-    """`asked`: the in-sync replicas that the change brings: who is among them has been found to have everything."""
+    """`asked`: the in-sync replicas in the change, which were found to have everything."""
     if elected in (before.leader, *before.isr, *before.elr, *before.last_known_elr, *asked):
         return
     if not may_be_unclean(image, topic):
@@ -27,6 +27,6 @@ def check_elected(image: MetadataImage, topic: str, before: PartitionState, aske
 
 
 def may_be_unclean(image: MetadataImage, topic: str) -> bool:
-    """As the topic has it, or else all brokers."""
+    """The topic's setting, else that of all brokers."""
     said = [image.configs.get(key, {}).get(UNCLEAN) for key in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, ""))]
     return next((value == "true" for value in said if value is not None), False)

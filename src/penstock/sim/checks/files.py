@@ -1,7 +1,7 @@
-"""The logs of replicas, byte for byte as they lie on their disks.
+"""The logs of replicas, byte for byte, as stored on their disks.
 
-Segments may be cut differently on every replica; the batches in them may not differ below the high watermark. Where
-replicas compact, each for itself, the last record of a key may not. Must not know: brokers.
+Segment boundaries may differ between replicas; batches below the high watermark may not. If replicas compact
+independently, the last record of each key must not differ. Must not know: brokers.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def batches(disk: SimDisk, directory: str) -> Iterator[tuple[int, bytes]]:
 
 
 def records_of(header: BatchHeader, batch: memoryview) -> Iterator[Record]:
-    """Whatever codec it has."""
+    """Decode records of any codec."""
     return iterate_records(header, decompress(header.attributes & COMPRESSION_MASK, batch[HEADER_SIZE:]))
 
 
 def check_equal_logs(
     place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int, start: int = 0
 ) -> None:
-    """`logs`: disk and directory of each replica; `start`: from where on all have everything."""
+    """`logs`: disk and directory of each replica; `start`: the offset from which all replicas have everything."""
     first: tuple[int, list[bytes]] | None = None
     for node, (disk, directory) in logs.items():
         found = [data for next_offset, data in batches(disk, directory) if start < next_offset <= high_watermark]
@@ -56,8 +56,8 @@ def check_equal_logs(
 
 
 def check_equal_keys(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int) -> None:
-    """Likewise, for a compacted partition. A key that is deleted may still have its tombstone, or not."""
-    decoded: dict[bytes, list[Record]] = {}  # most batches are the same everywhere
+    """The same for a compacted partition. A deleted key may or may not still have its tombstone."""
+    decoded: dict[bytes, list[Record]] = {}  # most batches are equal on all replicas
     first: tuple[int, dict[bytes | None, Record]] | None = None
     for node, (disk, directory) in logs.items():
         last: dict[bytes | None, Record] = {}

@@ -1,9 +1,9 @@
-"""What a group was promised: offsets that were committed are kept, and no partition belongs to two members at once.
+"""Promises to groups: committed offsets are kept, and no partition belongs to two members at once.
 
-A committed offset is a register. A read of it is right if it returns a commit that began before the read ended and was
-not certainly overwritten before the read began; nothing at all while nothing was acknowledged, or deleted. Whoever does
-not own a partition any more can not overwrite what its next owner committed, however late its own commit arrives. Must
-not know: coordinators.
+A committed offset is a register. A read is correct if it returns a commit that began before the read ended and was not
+certainly overwritten before the read began; or nothing, while nothing was acknowledged or it was deleted. A member that
+no longer owns a partition cannot overwrite a commit of the next owner, however late its own commit arrives. Must not
+know: coordinators.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def check_assignments(history: History) -> None:
 
 
 def check_owners(history: History) -> None:
-    """Also across generations: what one member holds, no other does."""
+    """Also across generations: a partition held by one member is held by no other."""
     last: dict[tuple[str, Place], Owned] = {}
     for owned in sorted(history.owned, key=lambda owned: owned.begun_s):
         if owned.until_s <= owned.begun_s:
@@ -58,7 +58,7 @@ def _check_read(read: OffsetRead, commits: list[Commit]) -> None:
         for commit in commits
         if commit.outcome is Outcome.ACKNOWLEDGED and commit.ended_s is not None and commit.ended_s < read.begun_s
     ]
-    # Whatever ended before the youngest of these began was overwritten.
+    # Commits that ended before the youngest of these began were overwritten.
     youngest = max(done, key=lambda commit: commit.begun_s, default=None)
     if read.offset == NOTHING and youngest is None:
         return
@@ -68,7 +68,7 @@ def _check_read(read: OffsetRead, commits: list[Commit]) -> None:
         if youngest is None or not _is_overwritten(commit, youngest):
             return
     if youngest is None:
-        raise Violation("committed offsets are kept", f"{read.group} {read.place}: nobody committed {read.offset}")
+        raise Violation("committed offsets are kept", f"{read.group} {read.place}: {read.offset} was never committed")
     raise Violation("committed offsets are kept", _story(read, youngest))
 
 

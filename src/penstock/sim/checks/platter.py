@@ -1,10 +1,10 @@
-"""What is committed lies on platters, whatever brokers say: on a durable topic on that of every in-sync replica, and
-of the metadata log on those of most voters. And what recovery will go by is true there: a recovery point has the
-batches below it, and none lies above a cut.
+"""Committed data is on the platters, whatever brokers say: data of a durable topic on those of all in-sync replicas,
+and the metadata log on those of most voters. The files that recovery uses are correct there: a recovery point has the
+batches below it, and none is above a cut.
 
-Looked at when the high watermark of a leader moves, and when an entry of the metadata log is first applied: the stable
-bytes under stable names, as a power failure at that moment would leave at least, also of machines that are down. What
-was walked once is not walked again. Must not know: brokers, clients, faults.
+Checked when the high watermark of a leader moves, and when an entry of the metadata log is first applied: the stable
+bytes under stable names, as a power failure would leave at least, also on machines that are down. Each byte is checked
+once. Must not know: brokers, clients, faults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ METADATA = Place("__cluster_metadata", 0)
 
 
 class _Walked(NamedTuple):
-    """Whole batches from the beginning of a file on."""
+    """Whole batches from the beginning of a file."""
 
     rewritten: int
     position: int
@@ -60,14 +60,14 @@ class _Segment:
 
 
 class StableLog:
-    """The log that lies in one directory of a platter."""
+    """The log in one directory of a platter."""
 
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
         self._path = path
         self._seen: tuple[Directory, int] | None = None
         self._segments: list[_Segment] = []
-        self._snapshot_end = 0  # of the metadata log
+        self._snapshot_end = 0  # for the metadata log
 
     def end_offset(self, *, may_have_gaps: bool) -> int:
         directory = self._disk.stable_directory(self._path)
@@ -88,7 +88,7 @@ class StableLog:
         end_offset: int | None = None
         for segment in self._segments:
             if end_offset is not None and segment.base_offset != end_offset and not may_have_gaps:
-                break  # recovery would go no further
+                break  # recovery would stop here
             rewritten, position, end_offset = segment.walked
             if position != len(segment.content.stable) or rewritten != segment.content.rewritten:
                 end_offset = segment.end_offset()
@@ -102,11 +102,11 @@ class PlatterChecker:
         self._applied = 0
 
     def is_first(self, index: int) -> bool:
-        """Nobody has applied this entry of the metadata log."""
+        """Whether no node has applied this entry of the metadata log yet."""
         return index > self._applied
 
     def applied(self, index: int, may_count: Sequence[Sequence[int]]) -> None:
-        """A broker is the first to apply it. `may_count`: the voters, before and after a change that is under way."""
+        """A broker is the first to apply it. `may_count`: the voters, before and after a change in progress."""
         self._applied = index
         ends = {
             voter: self._log(voter, METADATA).end_offset(may_have_gaps=True)
@@ -128,18 +128,18 @@ class PlatterChecker:
         may_have_gaps: bool,
         is_excused: Callable[[int], bool],
     ) -> None:
-        """The leader has moved its high watermark there. `is_excused` is asked only about who lacks something."""
+        """The leader has moved its high watermark there. `is_excused` is called for members that lack something."""
         for member in in_sync:
             end_offset = self._log(member, place).end_offset(may_have_gaps=may_have_gaps)
             if end_offset < high_watermark and not is_excused(member):
                 raise Violation(
-                    "what is committed is on every platter",
+                    "committed records are on every platter",
                     f"{place}: the high watermark moves to {high_watermark} with in-sync replicas {list(in_sync)}, and "
                     f"the disk of {member} has stable batches up to {end_offset} only",
                 )
 
     def voted(self, node: int, term: int) -> None:
-        """It is about to tell of a vote in this term."""
+        """The node is about to report a vote in this term."""
         directory = self._disks[node].stable_directory(f"{DATA}/{METADATA}")
         content = None if directory is None else directory.stable.get(QUORUM_STATE)
         try:
@@ -152,11 +152,11 @@ class PlatterChecker:
             )
 
     def raised(self, node: int, place: Place, recovery_point: int, epochs: Sequence[tuple[int, int]]) -> None:
-        """A broker is about to write this recovery point. `epochs`: and where each began, in the log as it is; what
-        recovery scans no more it knows only from the file."""
+        """A broker is about to write this recovery point. `epochs`: the start of each epoch in the log; below the
+        recovery point, recovery knows epochs only from the file."""
         directory = self._disks[node].stable_directory(f"{DATA}/{place}")
         if directory is None:
-            return  # it is on its way out
+            return  # it is being deleted
         content = directory.stable.get(LEADER_EPOCHS)
         lines = content.stable.decode().splitlines()[2:] if isinstance(content, Content) else []
         kept = [tuple(map(int, line.split())) for line in lines]
@@ -164,25 +164,25 @@ class PlatterChecker:
         if lost:
             raise Violation(
                 "leader epochs are kept before a recovery point passes them",
-                f"{place} on {node}: recovery shall trust what lies below {recovery_point}, and its disk does not say "
+                f"{place} on {node}: recovery would trust records below {recovery_point}, but its disk does not store "
                 f"that epoch {lost[0][0]} began at {lost[0][1]}, but {kept}",
             )
         end_offset = self._log(node, place).end_offset(may_have_gaps=True)
         if end_offset < recovery_point:
             raise Violation(
                 "a recovery point is on the platter",
-                f"{place} on {node}: recovery shall trust what lies below {recovery_point}, and its disk has stable "
+                f"{place} on {node}: recovery would trust records below {recovery_point}, but its disk has stable "
                 f"batches up to {end_offset} only",
             )
 
     def cut(self, node: int, place: Place, end_offset: int) -> None:
-        """A log ends there now: what a crash leaves beyond is not to be trusted."""
+        """A log now ends there: remains beyond it after a crash must not be trusted."""
         for name in (RECOVERY_POINTS, CLEANED_OFFSETS):
             known = self._stable_offsets(node, name).get(place, 0)
             if known > end_offset:
                 raise Violation(
-                    "a cut lowers first what recovery goes by",
-                    f"{place} on {node} is cut to {end_offset}, and its {name} says {known}",
+                    "a cut first lowers the checkpoints of recovery",
+                    f"{place} on {node} is cut to {end_offset}, but its {name} has {known}",
                 )
 
     def _stable_offsets(self, node: int, name: str) -> dict[Place, int]:

@@ -1,8 +1,8 @@
-"""What Raft promises, as the whole cluster sees it: one vote of a node and one leader a term, one entry at an index for
-everybody, and a leader that has all that was committed in earlier terms.
+"""Raft's promises for the whole cluster: one vote per node and one leader per term, the same entry at an index on all
+nodes, and a leader that has everything committed in earlier terms.
 
-The core itself is judged step by step elsewhere (tests/support/raft_checker.py); here it runs on real storage and
-connections, so a vote or an entry that a disk or a shell forgot shows. Must not know: what entries mean.
+tests/support/raft_checker.py checks the core step by step. Here it runs on real storage and connections, so a vote or
+an entry lost by a disk or a shell shows. Must not know: what entries mean.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from itertools import pairwise
 from penstock.sim.judges.history import Violation
 
 HASTY_TERMS = 8
-"""So many terms that one node begins within HASTY_S: it does not wait for what decides them."""
+"""A node that begins this many terms within HASTY_S does not wait for their outcome."""
 HASTY_S = 0.1
 
 
 class QuorumChecker:
     def __init__(self) -> None:
         self._leaders: dict[int, int] = {}
-        self._entries: dict[int, tuple[bytes, int]] = {}  # index -> digest, and who applied it first
+        self._entries: dict[int, tuple[bytes, int]] = {}  # index -> digest, and the first node to apply it
         self._terms: dict[int, int] = {}
         self._applied: dict[int, int] = {}
-        self._promised: dict[int, int] = {}  # the latest term in which a node led or said that it votes for somebody
-        self._votes: dict[tuple[int, int], int] = {}  # node and term -> for whom
-        self._committed: dict[int, int] = {}  # term -> the highest index of one of its entries that is committed
-        self._emptied: dict[int, int] = {}  # whose disk was lost, until it has what was committed then
-        self._voters: dict[int, tuple[int, ...]] = {}  # of committed configurations, by their index
-        self._begun: dict[int, list[float]] = {}  # when a node began its latest terms
+        self._promised: dict[int, int] = {}  # the latest term in which a node led or voted
+        self._votes: dict[tuple[int, int], int] = {}  # node and term -> candidate
+        self._committed: dict[int, int] = {}  # term -> the highest committed index among its entries
+        self._emptied: dict[int, int] = {}  # nodes that lost their disk -> committed index then
+        self._voters: dict[int, tuple[int, ...]] = {}  # committed configurations by index
+        self._begun: dict[int, list[float]] = {}  # start times of a node's latest terms
 
     @property
     def last_index(self) -> int:
@@ -38,7 +38,7 @@ class QuorumChecker:
 
     @property
     def terms(self) -> int:
-        """How many had a leader."""
+        """Number of terms that had a leader."""
         return len(self._leaders)
 
     def look(self, node: int, term: int, is_leader: bool) -> None:
@@ -50,13 +50,13 @@ class QuorumChecker:
             self._leads(node, term)
 
     def elected(self, node: int, term: int, last_index: int) -> None:
-        """It begins to lead a term, with a log that ends there."""
+        """The node begins to lead a term, with a log that ends there."""
         self._leads(node, term)
         committed = max((index for other, index in self._committed.items() if other < term), default=0)
         if last_index < committed:
             raise Violation(
                 "a controller has everything committed",
-                f"node {node} leads term {term} with a log up to {last_index}, and entry {committed} was committed in "
+                f"node {node} leads term {term} with a log up to {last_index}, but entry {committed} was committed in "
                 "an earlier term",
             )
 
@@ -66,20 +66,22 @@ class QuorumChecker:
             raise Violation("a term has one leader", f"term {term}: {self._leaders[term]} and {node}")
 
     def voted(self, node: int, term: int, candidate: int) -> None:
-        """It says so: no restart may forget that."""
+        """The node has reported the vote: no restart may forget it."""
         if node in self._emptied:
             raise Violation(
-                "an emptied voter votes for nobody before it has caught up",
+                "an emptied voter does not vote before it has caught up",
                 f"node {node} votes for {candidate} in term {term} with entries up to {self.applied_to(node)}; "
-                f"{self._emptied[node]} were committed when its disk was lost",
+                f"{self._emptied[node]} were committed when it lost its disk",
             )
         self._promise(node, term)
         first = self._votes.setdefault((node, term), candidate)
         if first != candidate:
-            raise Violation("a voter votes once a term", f"node {node}, term {term}: for {first}, and for {candidate}")
+            raise Violation(
+                "a voter votes once per term", f"node {node}, term {term}: for {first}, and for {candidate}"
+            )
 
     def emptied(self, node: int) -> None:
-        """Its disk was lost, and with it what it had promised: others must not count on it before it has caught up."""
+        """The node lost its disk and its promises: others must not count on it before it has caught up."""
         self._emptied[node] = max(self._committed.values(), default=0)
         self._promised.pop(node, None)
 
@@ -87,7 +89,7 @@ class QuorumChecker:
         self._promised[node] = max(term, self._promised.get(node, 0))
 
     def campaigns(self, node: int, term: int, now_s: float) -> None:
-        """It begins a term of its own."""
+        """The node begins a term of its own."""
         begun = self._begun.setdefault(node, [])
         begun.append(now_s)
         del begun[:-HASTY_TERMS]
@@ -98,20 +100,20 @@ class QuorumChecker:
             )
 
     def committed(self, index: int, term: int) -> None:
-        """Somebody applies this entry, which was written in that term."""
+        """A node applies this entry, which was written in that term."""
         self._committed[term] = max(index, self._committed.get(term, 0))
 
     def configured(self, index: int, voters: Sequence[int]) -> None:
-        """Somebody applies this entry, which says who votes."""
+        """A node applies this entry with a configuration of voters."""
         self._voters.setdefault(index, tuple(voters))
 
     def given(self) -> Counter[int]:
-        """How often a vote was given to each."""
+        """Number of times each node was given a vote."""
         sets = [self._voters[index] for index in sorted(self._voters)]
         return Counter(voter for before, after in pairwise(sets) for voter in after if voter not in before)
 
     def started(self, node: int, term: int) -> None:
-        """From what is on its disk."""
+        """A node starts from its disk."""
         promised = self._promised.get(node, 0)
         if term < promised:
             raise Violation("a vote outlives a restart", f"node {node} voted in term {promised} and starts in {term}")
@@ -132,14 +134,14 @@ class QuorumChecker:
 
     def _comes_to(self, node: int, index: int) -> None:
         self._applied[node] = index
-        if index >= self._emptied.get(node, index + 1):  # for good: its disk has all of it
+        if index >= self._emptied.get(node, index + 1):  # permanently: its disk has everything
             del self._emptied[node]
 
     def applied_to(self, node: int) -> int:
-        """The last index of the metadata log that this node goes by."""
+        """The last index of the metadata log that this node has applied."""
         return self._applied.get(node, 0)
 
     def forget(self, node: int) -> None:
-        """Its process is gone, and with it a term in which it had promised nothing."""
+        """The process is gone, and with it a term without a promise."""
         self._applied.pop(node, None)
         self._terms.pop(node, None)

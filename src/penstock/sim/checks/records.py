@@ -1,9 +1,8 @@
-"""What writers were promised, held against what the logs have in the end.
+"""Promises to writers, compared with the final content of the logs.
 
-Acknowledged by all in-sync replicas: there, at the offset that was given. By the leader alone: at that offset or
-nowhere, and there if this leader led from beginning to end. Idempotent: once, and in the order of the lane. Whatever
-anybody read is still there. Nothing is there that nobody wrote. Must not know: brokers, how logs were
-read.
+Acknowledged by all in-sync replicas: present at the returned offset. Acknowledged by the leader alone: there
+or nowhere, and present if this leader led the whole time. Idempotent: once, and in the order of the lane. Every record
+read by a client is still present. Nothing is present that was never written. Must not know: brokers, how logs are read.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Final = Mapping[Place, Sequence[bytes]]
 
 
 def check_records(history: History, final: Final, undisturbed: Container[Place] = ()) -> None:
-    """`undisturbed`: led by the same process from beginning to end."""
+    """`undisturbed`: partitions led by one process the whole time."""
     by_place: dict[Place, dict[bytes, Write]] = {}
     for write in history.writes:
         by_place.setdefault(write.place, {})[write.value] = write
@@ -31,17 +30,18 @@ def check_records(history: History, final: Final, undisturbed: Container[Place] 
 
 
 def check_reads(history: History, place: Place) -> None:
-    """Of a topic that may be gone by now: what was read there was written there, and lay where its writer was told."""
+    """For a topic that may be deleted: records read there were written there, at the offset their writer got."""
     writes = {write.value: write for write in history.writes if write.place == place}
     for offset, seen in history.seen.get(place, {}).items():
         write = writes.get(seen.value)
         if write is None:
             raise Violation(
-                "nothing is made up", f"{seen.reader} read {seen.value!r} at {place}@{offset}, where nobody wrote it"
+                "every record was written",
+                f"{seen.reader} read {seen.value!r} at {place}@{offset}, never written there",
             )
         if write.outcome is Outcome.ACKNOWLEDGED and write.offset != offset:
             raise Violation(
-                "what is acknowledged is at its offset",
+                "acknowledged records are at their offset",
                 f"{seen.value!r} was acknowledged at {place}@{write.offset}, and {seen.reader} read it at {offset}",
             )
 
@@ -58,13 +58,13 @@ def _nothing_is_lost(
             continue
         if write.acks == ACKS_ALL or is_undisturbed:
             raise Violation(
-                "what is acknowledged is kept",
+                "acknowledged records are kept",
                 f"{value!r} was acknowledged (acks={write.acks}) at {place}@{write.offset} at {write.ended_s:.3f} s, "
                 f"and in the end there is {_described(found, len(values))}",
             )
         if value in present:
             raise Violation(
-                "what is acknowledged is at its offset",
+                "acknowledged records are at their offset",
                 f"{value!r} was acknowledged (acks={write.acks}) at {place}@{write.offset} at {write.ended_s:.3f} s, "
                 f"and is at {values.index(value)}",
             )
@@ -79,7 +79,7 @@ def _reads_are_kept(history: History, place: Place, values: Sequence[bytes]) -> 
         found = values[offset] if offset < len(values) else None
         if found != seen.value:
             raise Violation(
-                "what was read is kept",
+                "records that were read are kept",
                 f"{seen.reader} read {seen.value!r} at {place}@{offset} at {seen.at_s:.3f} s from broker "
                 f"{seen.leader} (epoch {seen.leader_epoch}), and in the end there is {_described(found, len(values))}",
             )
@@ -89,12 +89,12 @@ def _nothing_comes_twice(place: Place, writes: Mapping[bytes, Write], values: Se
     offsets: dict[bytes, int] = {}
     for offset, value in enumerate(values):
         if value not in writes:
-            raise Violation("nothing is made up", f"{value!r} at {place}@{offset} was written by nobody")
+            raise Violation("every record was written", f"{value!r} at {place}@{offset} was never written")
         first = offsets.setdefault(value, offset)
         if first != offset:
-            raise Violation("nothing comes twice", f"{value!r} is at {place}@{first} and at {offset}")
+            raise Violation("no record appears twice", f"{value!r} is at {place}@{first} and at {offset}")
         if writes[value].outcome is Outcome.REFUSED:
-            raise Violation("what is refused is not there", f"{value!r} at {place}@{offset} was refused")
+            raise Violation("refused records are not stored", f"{value!r} at {place}@{offset} was refused")
 
 
 def _lanes_are_in_order(place: Place, writes: Mapping[bytes, Write], values: Sequence[bytes]) -> None:
@@ -102,11 +102,12 @@ def _lanes_are_in_order(place: Place, writes: Mapping[bytes, Write], values: Seq
     for offset, value in enumerate(values):
         write = writes[value]
         if not write.is_idempotent and write.outcome is not Outcome.ACKNOWLEDGED:
-            continue  # it may still have been under way when later ones were written
+            continue  # it may still have been in flight when later ones were written
         number, before = last.get(write.lane, (-1, -1))
         if write.number < number:
             raise Violation(
-                "a lane is in order", f"{write.lane}: {number} at {place}@{before} comes before {write.number}@{offset}"
+                "a lane stays in order",
+                f"{write.lane}: {number} at {place}@{before} comes before {write.number}@{offset}",
             )
         if write.is_idempotent and write.number != number + 1:
             raise Violation(

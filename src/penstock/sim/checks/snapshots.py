@@ -1,4 +1,4 @@
-"""A snapshot of the metadata is what the entries before it make, whoever took it and whoever restores it.
+"""A snapshot of the metadata equals the result of its entries, whichever node took it or restores it.
 
 Must not know: nodes, how entries are agreed on.
 """
@@ -14,8 +14,8 @@ class SnapshotChecker:
     def __init__(self) -> None:
         self._entries: dict[int, bytes] = {}
         self._image = MetadataImage()
-        self._index = 0  # of the image
-        self._snapshots: dict[int, bytes] = {}  # as they should be
+        self._index = 0  # index of the image
+        self._snapshots: dict[int, bytes] = {}  # the correct ones
 
     def applied(self, index: int, data: bytes) -> None:
         self._entries.setdefault(index, data)
@@ -27,8 +27,8 @@ class SnapshotChecker:
             missing = [record for record in ours if record not in theirs]
             surplus = [record for record in theirs if record not in ours]
             raise Violation(
-                "a snapshot is what its entries make",
-                f"node {node} restores one of index {index} that lacks {missing[:3]} and has {surplus[:3]} besides",
+                "a snapshot equals the result of its entries",
+                f"node {node} restores one of index {index} without {missing[:3]} and with extra {surplus[:3]}",
             )
 
     def _snapshot(self, index: int) -> bytes:
@@ -36,7 +36,7 @@ class SnapshotChecker:
             if index < self._index:
                 self._image, self._index = MetadataImage(), 0
             for number in range(self._index + 1, index + 1):
-                if number in self._entries:  # others are the quorum's own
+                if number in self._entries:  # other entries are internal to the quorum
                     for record in decode_entry(self._entries[number]):
                         self._image.replay(record)
             self._index = index

@@ -1,7 +1,7 @@
-"""What an operator was promised: what was answered is so in the end.
+"""Promises to operators: acknowledged changes hold in the end.
 
-Whether a topic exists, how many partitions it has, who their replicas are and how it is set are registers: each has
-the value that was acknowledged last, or one whose outcome is unknown and which may have come at any later moment.
+The existence of a topic, its partition count, replicas and settings are registers: each has the last acknowledged
+value, or one of unknown outcome, which may have taken effect at any later moment.
 Must not know: brokers, faults.
 """
 
@@ -18,20 +18,20 @@ NOTHING_TO_CALL_OFF = "No partition reassignment is in progress."
 
 
 class TopicFacts(NamedTuple):
-    """As the metadata has it in the end."""
+    """A topic in the final metadata."""
 
     replicas: tuple[tuple[int, ...], ...]
-    """Of each partition."""
+    """By partition."""
     configs: Mapping[str, str]
 
 
 Key = tuple[str, str]
-"""A topic, and which part of it."""
+"""A topic, and the part of it."""
 
 
 def check_topics(history: History, topics: Mapping[str, TopicFacts]) -> None:
     _check_existence(history.admin, topics)
-    # What became of a topic that somebody wanted to be gone is told by that.
+    # A topic that an operator wanted to delete is judged by existence only.
     gone = {action.topic: None for action in history.admin if action.verb == "delete"}
     lasting = [action for action in history.admin if action.topic not in gone and action.topic in topics]
     _check_growth(lasting, topics)
@@ -53,7 +53,7 @@ def _check_existence(actions: Sequence[AdminAction], topics: Mapping[str, TopicF
 
 
 def _may_have_happened(action: AdminAction) -> bool:
-    """Also what is refused because it is so already: a broker that asks twice may have done it, as Kafka's does."""
+    """Includes refusals because it was done already: a broker that asks twice may have done it, as in Kafka."""
     is_repeat = action.refusal.endswith(EXISTS if action.verb == "create" else NO_SUCH_TOPIC)
     return action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) or is_repeat
 
@@ -62,21 +62,21 @@ def _check_growth(actions: Sequence[AdminAction], topics: Mapping[str, TopicFact
     for name, told in _by_topic(actions, "create", "grow").items():
         found = len(topics[name].replicas)
         promised = [int(action.value) for action in told if action.outcome is Outcome.ACKNOWLEDGED]
-        # Also what was refused: a broker that asks the controller twice may be told that what it has just made exists.
+        # Includes refused ones: a broker that asks the controller twice may be told that its new partitions exist.
         asked = [int(action.value) for action in told]
         if found < max(promised, default=0) or found not in asked:
             raise Violation("acknowledged partitions are there", f"{name} has {found}, promised were {promised}")
 
 
 def check_brokers(history: History, prefix: str, configs: Mapping[str, Mapping[str, str]]) -> None:
-    """`prefix`: what begins the names of brokers; `configs`: by what comes after it."""
+    """`prefix`: prefix of broker names; `configs`: by the rest of the name."""
     of_brokers = [action for action in history.admin if action.topic.startswith(prefix)]
     for (name, setting), actions in _by_key(of_brokers, "configure").items():
         _check_setting(name, setting, actions, configs.get(name.removeprefix(prefix), {}))
 
 
 def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], configs: Mapping[str, str]) -> None:
-    """What is not set is as good as empty."""
+    """An unset setting equals an empty one."""
     last, found = _last_acknowledged(actions), configs.get(setting, "")
     if last is not None and found not in (last.value, *_uncertain(actions)):
         raise Violation("acknowledged settings are kept", f"{name}: {setting} was set to {last.value} and is {found}")
@@ -85,18 +85,18 @@ def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], conf
 def _check_replicas(name: str, actions: Sequence[AdminAction], found: tuple[int, ...]) -> None:
     last, uncertain = _last_acknowledged(actions), _uncertain(actions)
     if last is None or "" in uncertain or any(action.refusal == NOTHING_TO_CALL_OFF for action in actions):
-        return  # nothing was promised, or whatever was may have been called off, by a broker that asked twice
+        return  # nothing was promised, or a broker that asked twice may have cancelled it
     now = ",".join(map(str, found))
     if last.value and now not in (last.value, *uncertain):
         raise Violation("an acknowledged reassignment ends", f"{name}: {last.value} was acknowledged, and it has {now}")
     moves = [action.value for action in actions if action.value and action.outcome is Outcome.ACKNOWLEDGED]
     is_off = not last.value and not uncertain and moves.count(now) == 1
     if is_off and now == moves[-1]:
-        raise Violation("a reassignment that is called off is over", f"{name} has been moved to {now}")
+        raise Violation("a cancelled reassignment is over", f"{name} was moved to {now}")
 
 
 def _last_acknowledged(actions: Iterable[AdminAction]) -> AdminAction | None:
-    """The operator does one thing after the other."""
+    """The operator makes one change after the other."""
     return next((action for action in reversed(list(actions)) if action.outcome is Outcome.ACKNOWLEDGED), None)
 
 

@@ -1,7 +1,7 @@
-"""What may be lost where a leader is elected uncleanly: what was acknowledged after it had left the in-sync replicas.
+"""What an unclean election may lose: records acknowledged after the new leader had left the ISR.
 
-Whatever was acknowledged before that is there, at its offset, as everywhere; so is everything if nobody was elected so.
-What is lost does not turn up elsewhere. Must not know: brokers, faults.
+Records acknowledged before that are present at their offsets, as everywhere; without unclean elections all are. Lost
+records do not reappear elsewhere. Must not know: brokers, faults.
 """
 
 from __future__ import annotations
@@ -16,33 +16,35 @@ class UncleanElection(NamedTuple):
     at_s: float
     leader: int
     left_s: float
-    """When it had last left the in-sync replicas."""
+    """Time when it last left the in-sync replicas."""
 
 
 def check_unclean(
     history: History, place: Place, final: Mapping[int, Seen], elections: Sequence[UncleanElection]
 ) -> None:
-    """`final`: what is there in the end, by offset."""
+    """`final`: the final content, by offset."""
     writes = {write.value: write for write in history.writes if write.place == place}
     offsets: dict[bytes, int] = {}
     for offset, seen in final.items():
         if seen.value not in writes:
-            raise Violation("nothing is made up", f"{seen.value!r} at {place}@{offset} was written by nobody")
+            raise Violation("every record was written", f"{seen.value!r} at {place}@{offset} was never written")
         if offsets.setdefault(seen.value, offset) != offset:
-            raise Violation("nothing comes twice", f"{seen.value!r} is at {place}@{offsets[seen.value]} and {offset}")
+            raise Violation(
+                "no record appears twice", f"{seen.value!r} is at {place}@{offsets[seen.value]} and {offset}"
+            )
     for write in writes.values():
         if write.outcome is not Outcome.ACKNOWLEDGED or offsets.get(write.value) == write.offset:
             continue
         assert write.ended_s is not None, "it was answered"
         if write.value in offsets:
             raise Violation(
-                "what is acknowledged is at its offset",
+                "acknowledged records are at their offset",
                 f"{write.value!r} was acknowledged at {place}@{write.offset}, and is at {offsets[write.value]}",
             )
         may_be_lost = any(one.at_s > write.begun_s and one.left_s < write.ended_s for one in elections)
         if not may_be_lost:
             raise Violation(
                 "an unclean election loses only what its leader never had",
-                f"{write.value!r} was acknowledged at {place}@{write.offset} at {write.ended_s:.3f} s, and is gone; "
-                f"elected uncleanly were {[tuple(one) for one in elections]}",
+                f"{write.value!r} was acknowledged at {place}@{write.offset} at {write.ended_s:.3f} s, but is gone; "
+                f"unclean elections: {[tuple(one) for one in elections]}",
             )

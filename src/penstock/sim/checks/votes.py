@@ -1,7 +1,7 @@
-"""What was promised to whoever changes the voters: in the end those vote who were said to, and everybody knows it.
+"""Promises about changes of voters: in the end the acknowledged voters vote, and every node knows them.
 
-Whether a node votes is a register: it has the value that was acknowledged last, unless one whose outcome is unknown may
-have come at any later moment. Must not know: brokers, faults.
+Whether a node votes is a register: it has the last acknowledged value, unless a change of unknown outcome took effect
+at a later moment. Must not know: brokers, faults.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.sim.workload.voters import GIVE
 
 
 def check_votes(history: History, known: Mapping[int, Sequence[int]], first: Sequence[int]) -> None:
-    """`known`: the voters as each node has them; `first`: as they were in the beginning."""
+    """`known`: the voters as each node knows them; `first`: the initial voters."""
     voters = _agreed(known)
     told: dict[int, list[AdminAction]] = {}
     for action in history.admin:
@@ -27,26 +27,26 @@ def check_votes(history: History, known: Mapping[int, Sequence[int]], first: Seq
                 is_known = False
         if is_known and votes != (node in voters):
             raise Violation(
-                "a vote given is kept, and one taken away is gone",
+                "acknowledged changes of votes are kept",
                 f"node {node} should {'' if votes else 'not '}be one of the voters, which are {list(voters)}",
             )
 
 
 def check_given(history: History, given: Mapping[int, int]) -> None:
-    """`given`: how often each node got a vote. A request whose answer is lost may have done what it asked for, once."""
+    """`given`: number of votes each node got. A request without an answer may have taken effect, but only once."""
     for node, times in given.items():
         asked = sum(action.verb == GIVE and int(action.key) == node for action in history.admin)
         if times > asked:
             raise Violation(
-                "a vote is given once for each time it is asked for",
-                f"node {node} got a vote {times} times, and {asked} times somebody asked for that",
+                "a vote is given once per request",
+                f"node {node} got a vote {times} times, but {asked} requests asked for it",
             )
 
 
 def check_last_voters(known: Mapping[int, Sequence[int]], wanted: Sequence[int]) -> None:
-    """Nobody has changed them since they were these."""
+    """No change was made since these were the voters."""
     if _agreed(known) != tuple(sorted(wanted)):
-        raise Violation("the voters stay who they are", f"they were {list(wanted)} and are {dict(known)}")
+        raise Violation("the voters do not change by themselves", f"they were {list(wanted)} and are {dict(known)}")
 
 
 def _agreed(known: Mapping[int, Sequence[int]]) -> tuple[int, ...]:

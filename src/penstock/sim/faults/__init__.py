@@ -1,1 +1,1 @@
-"""What goes wrong in a history, and who sees to it."""
+"""Faults of a history, and the code that causes them."""

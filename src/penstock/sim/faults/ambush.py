@@ -1,8 +1,8 @@
-"""Faults that wait for a telling moment of a broker, and hit that broker then.
+"""Faults that wait for a critical moment of a broker and hit it then.
 
-What lies between two steps of a broker is short: a flush takes a millisecond or two, and whoever chooses moments at
-random hardly ever meets one. So these listen to the brokers (`sim.places`) and strike when one has just begun, or up to
-a few milliseconds later. Must not know: clients, checkers. Invariant: listening changes nothing.
+The time between two steps of a broker is short: a flush takes a millisecond or two, and random moments hardly ever
+hit it. So these faults listen to the brokers (`sim.places`) and strike when a step has just begun, or up to a few
+milliseconds later. Must not know: clients, checkers. Invariant: listening changes nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALL_CHANCE = 0.2
 class Moment(NamedTuple):
     place: str
     is_it: Callable[[Any, Any], bool] = lambda *_: True
-    """Asked afterwards, with the result and whose method it was, or the first argument of a function."""
+    """Called afterwards, with the result and the method's owner, or the function's first argument."""
 
 
 def _is_left_alone(_: Any, partition: Any) -> bool:
@@ -39,7 +39,7 @@ def _is_left_alone(_: Any, partition: Any) -> bool:
 
 
 FREQUENT = "a flush begins"
-"""Comes where nothing else does."""
+"""Happens when nothing else does."""
 MOMENTS: Mapping[str, Moment] = {
     FREQUENT: Moment("penstock.storage.log:Log.begin_flush", lambda flush, _: flush is not None),
     "a segment is rolled": Moment("penstock.storage.log_files:LogFiles.roll"),
@@ -57,7 +57,7 @@ VOTERS_CHANGE = {
         "penstock.core.raft.membership:changed", lambda after, before: after.voters != before.voters
     )
 }
-"""Where somebody changes them."""
+"""If the history changes voters."""
 
 
 REBALANCES: Mapping[str, Moment] = {
@@ -65,12 +65,12 @@ REBALANCES: Mapping[str, Moment] = {
     "a group waits for its leader": Moment("penstock.core.group.rebalance:Rebalance._form"),
     "a group has a new target": Moment("penstock.core.group.consumer_draft:Draft.retarget"),
 }
-"""On the broker that coordinates it."""
+"""On the coordinator of the group."""
 REBALANCING_S = 0.3
 
 CHANGES: Mapping[str, str] = {
     "a log is cut": "penstock.storage.log_files:LogFiles.cut",
-    "a log is begun anew": "penstock.storage.log_files:LogFiles.begin_anew",
+    "a log is started again": "penstock.storage.log_files:LogFiles.begin_anew",
     "a replica starts over": "penstock.replica.hosting:HostedPartitions.start_over",
     "a segment is rolled": "penstock.storage.log_files:LogFiles.roll",
     "segments are deleted": "penstock.storage.deletion:Deletion.run",
@@ -82,15 +82,15 @@ CHANGES: Mapping[str, str] = {
     "a snapshot of the metadata is kept": "penstock.cluster.raft_store:RaftStore._settle",
     "a log is closed": "penstock.storage.log:Log.close",
 }
-"""Each is several changes of the disk: a process may end between any two."""
+"""Each makes several changes on disk: a process may end between any two."""
 MOST_STEPS = 10
 USUAL_CHANGE = "logs are checkpointed"
-CUTS = ("a log is cut", "a log is begun anew", "a replica starts over", "a log is recovered")
-"""What damage leads to."""
+CUTS = ("a log is cut", "a log is started again", "a replica starts over", "a log is recovered")
+"""Consequences of damage."""
 
 
 class Trap(NamedTuple):
-    """Set for one process to step in."""
+    """A trap for one process."""
 
     changes: Sequence[str]
     steps: int
@@ -158,7 +158,7 @@ class Ambushes:
                 return
 
     async def trap(self, trap: Trap, at_most_s: float) -> tuple[int, str] | None:
-        """Who has stepped in it, and with what; None: nobody. It may still run."""
+        """Return the number that fell into the trap and the change; None: none. It may still run."""
         self._traps.append(trap)
         try:
             async with asyncio.timeout(at_most_s):
@@ -190,7 +190,7 @@ class Ambushes:
         await self._enemy.down(fault, number)
 
     async def _fell_coordinator(self, fault: Fault, random: Random) -> None:
-        """While its group rebalances: it dies, or is stopped and hands over."""
+        """During a rebalance of its group, the coordinator dies, or is stopped and hands over."""
         what = random.choice(list(REBALANCES))
         number = await self._next(what)
         await asyncio.sleep(random.random() * REBALANCING_S)
@@ -206,7 +206,7 @@ class Ambushes:
         await self._enemy.down(fault, number)
 
     async def spring_for(self, number: int, *, keeps_power: bool) -> None:
-        """Until it is dead: there, or a while later if nothing more was to be changed."""
+        """Wait until it is dead: at the armed change, or later if it makes no more changes."""
         machine = self._cluster.machines[number]
         await self._enemy.wait(lambda: not machine.is_running, SPRUNG_S)
         machine.disk.crash_after = None
@@ -215,7 +215,7 @@ class Ambushes:
         self._cluster.died(number)
 
     async def _next(self, what: str) -> int | None:
-        """Whose moment it is, of those who may be hit; None: nobody's."""
+        """The next broker at its moment, among those that may be hit; None: none."""
         try:
             async with asyncio.timeout(ARMED_S):
                 while True:

@@ -1,6 +1,6 @@
-"""Faults in a row that belong together, aimed at those who matter: leaders, the controller, all machines in an order.
+"""Sequences of related faults aimed at important nodes: leaders, the controller, all machines in an order.
 
-Each is fair, because each of its parts is. Must not know: clients, checkers.
+Each is fair because each of its parts is. Must not know: clients, checkers.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from penstock.sim.faults.enemy import Enemy
 from penstock.sim.faults.plan import Fault
 
 NOTICED_S = 0.4
-"""A process that dies is missed sooner: its connections break."""
+"""A dead process is noticed sooner: its connections break."""
 
 PATIENCE_S = 5.0
-"""Of an operator who restarts one node after the other, for the one before to be in sync again."""
+"""How long an operator of a rolling restart waits for a node to be in sync again."""
 
 REWRITTEN = {
     "broker.heartbeat.interval.ms": ("200", "700"),
@@ -33,7 +33,7 @@ REWRITTEN = {
     "replica.high.watermark.checkpoint.interval.ms": ("200", "5000"),
     "replica.lag.time.max.ms": ("1000", "4000"),
 }
-"""What a node's file may say otherwise after a restart."""
+"""Settings that a node's file may change at a restart."""
 
 
 Deed = Callable[[Fault, Random], Awaitable[None]]
@@ -62,7 +62,7 @@ class Campaigns:
     # -- all machines -------------------------------------------------------------------
 
     async def _brownout(self, fault: Fault, random: Random) -> None:
-        """All disks get slow, and then the power of all machines fails: what waits for a flush is on no platter."""
+        """All disks become slow, then the power of all machines fails: unflushed data is on no platter."""
         machines = [self._cluster.machines[number] for number in self._cluster.ids]
         before = [(machine.disk_times, machine.disk_times.sync_s) for machine in machines]
         self._enemy.note(fault, "all disks are slow, then the power of all machines fails")
@@ -79,7 +79,7 @@ class Campaigns:
         await self._bring_up(numbers, random, fault.lasts_s)
 
     async def _one_by_one(self, fault: Fault, random: Random) -> None:
-        """All go down one after the other, and come back in that order: who is back first has been away longest."""
+        """All nodes go down one after the other and return in that order: the first to return was away longest."""
         numbers = self._free()
         random.shuffle(numbers)
         end = self._cluster.crash if fault.kind == "fade out" else self._cluster.kill
@@ -88,9 +88,8 @@ class Campaigns:
         await self._bring_up(gone, random, fault.lasts_s)
 
     async def _strand(self, fault: Fault, random: Random) -> None:
-        """The replicas of a partition, each once the one before is out of sync, the leader last and last to return.
-
-        Where there are others, these elect as soon as they may.
+        """The replicas of a partition go down, each after the previous one left the ISR; the leader goes last and
+        returns last. Other partitions elect leaders as soon as they can.
         """
         replicas = self._enemy.replicas(random)
         gone = await self._take_down(fault, replicas, self._cluster.kill, lambda: NOTICED_S + random.random())
@@ -99,9 +98,8 @@ class Campaigns:
         await self._bring_up(gone[-1:], random, fault.lasts_s)
 
     async def _rolling_restart(self, fault: Fault, random: Random) -> None:
-        """All of them, one after the other, cleanly, each once all is well, or the operator's patience is over.
-
-        Half of the time with changed files: nodes of different settings are one cluster meanwhile.
+        """A clean rolling restart of all nodes, each when all is well or the operator's patience is over.
+        Half of the time with changed files, so that nodes with different settings form one cluster meanwhile.
         """
         if self._is_rolling:
             return
@@ -126,7 +124,7 @@ class Campaigns:
     async def _take_down(
         self, fault: Fault, numbers: Sequence[int], end: Callable[[int], None], pause_s: Callable[[], float]
     ) -> list[int]:
-        """Those that no other fault has taken."""
+        """Take down nodes that no other fault has taken."""
         gone: list[int] = []
         for number in numbers:
             if self._enemy.is_free(number):
@@ -149,32 +147,32 @@ class Campaigns:
     # -- one after the other ------------------------------------------------------------
 
     async def _depose(self, fault: Fault, random: Random) -> None:
-        """A leader is cut off from the other brokers until they have another; clients still reach it."""
+        """A leader is cut off from the other brokers until they have another one; clients still reach it."""
         number = self._enemy.leader(random)
         if number is None or not self._cluster.is_running(number):
             return
-        self._enemy.note(fault, f"{host_of(number)} leads, and is cut off")
-        # Sometimes for so long that it has to find out by itself.
+        self._enemy.note(fault, f"{host_of(number)} leads and is cut off")
+        # Sometimes for so long that it must notice by itself.
         sessions = random.uniform(0.5, 1.5) if random.random() < 0.5 else random.uniform(2.5, 3.5)
         await self._cut_off(number, sessions * self._cluster.session_s)
         if random.random() < 0.5 and self._enemy.is_free(number):
             await self._killed(number, random.uniform(0.05, 1.0))
 
     async def _headhunt(self, fault: Fault, random: Random) -> None:
-        """Whoever leads is killed, and who comes after it."""
+        """The leader is killed, then its successors."""
         for _ in range(random.randint(2, 5)):
             number = self._enemy.leader(random)
             if number is not None and self._enemy.is_free(number):
-                self._enemy.note(fault, f"{host_of(number)} leads, and is killed")
+                self._enemy.note(fault, f"{host_of(number)} leads and is killed")
                 self._enemy.begin(self._killed(number, random.uniform(0.05, 1.0)))
             await asyncio.sleep(random.uniform(0.1, 1.5))
 
     async def _coup(self, fault: Fault, random: Random) -> None:
-        """The controller is gone, and the next, and the next; sometimes a voter is restarted while they vote."""
+        """The controller is removed, then its successors; sometimes a voter restarts during the election."""
         for _ in range(random.randint(2, 6)):
             number = self._enemy.controller()
             if number is not None and self._enemy.is_free(number):
-                self._enemy.note(fault, f"{host_of(number)} is the controller, and is removed")
+                self._enemy.note(fault, f"{host_of(number)} is the controller and is removed")
                 self._enemy.begin(self._removed(number, random))
             if random.random() < 0.5:
                 await asyncio.sleep(random.uniform(0.0, 0.3))

@@ -1,4 +1,4 @@
-"""Faults of disks: slow, full, failing, forgetful, rotten. Each is over after a while, and the process started again.
+"""Faults of disks: slow, full, failing, lossy, rotten. Each ends after a while, and the process is restarted.
 
 Must not know: clients, checkers.
 """
@@ -23,10 +23,10 @@ AIDS = (".index", ".timeindex", ".snapshot")
 AID_CHANCE = 0.3
 MENDING_S = 6.0
 EPOCH_CHANCE = 0.2
-EPOCH_START = 12  # of the partition leader epoch in a batch
+EPOCH_START = 12  # position of the partition leader epoch in a batch
 COMPACTED = ("keyed-", "__consumer_offsets-")
 ROTTEN = ("data-", "keyed-", "__consumer_offsets-")
-"""Logs in which bits rot: of topics that `sim.judges.healed` reads in the end."""
+"""Logs in which bits rot: those of topics that `sim.judges.healed` reads in the end."""
 
 
 class DiskFaults:
@@ -49,7 +49,7 @@ class DiskFaults:
             disk = machine.disk
             disk.capacity = disk.fail_sync = disk.fail_write = disk.crash_after = None
             disk.is_cold = False
-            # Two that were slow at once have each set the other's times back to what it found.
+            # Two concurrent slow faults may each have restored the other's times.
             times, usual = machine.disk_times, DiskTimes()
             times.sync_s, times.work_s = usual.sync_s, usual.work_s
 
@@ -65,18 +65,18 @@ class DiskFaults:
         times.sync_s, times.work_s = before
 
     async def _cold(self, fault: Fault, random: Random) -> None:
-        """Memory is short: whatever is read comes from the platter."""
+        """Memory is short: every read comes from the platter."""
         number = self._enemy.somebody(random)
         if number is None:
             return
         disk = self._cluster.machines[number].disk
-        self._enemy.note(fault, f"nothing {host_of(number)} reads is in memory")
+        self._enemy.note(fault, f"reads of {host_of(number)} are never in memory")
         disk.is_cold = True
         await asyncio.sleep(fault.lasts_s)
         disk.is_cold = False
 
     async def _failing(self, fault: Fault, random: Random) -> None:
-        """Some syncs fail for a while; then the disk is mended and the process started again."""
+        """Some syncs fail for a while; then the disk is repaired and the process restarted."""
         number = self._enemy.target(random)
         if number is None:
             return
@@ -86,12 +86,12 @@ class DiskFaults:
         disk.fail_sync = self._now_and_then(fault, number, "sync", random, chance)
         await asyncio.sleep(fault.lasts_s)
         disk.fail_sync = None
-        self._cluster.crash(number)  # what the disk said it could not keep is not there
+        self._cluster.crash(number)  # data of failed syncs is lost
         await self._cluster.bring_up(number)
         self._enemy.give_back(number)
 
     async def _bad_writes(self, fault: Fault, random: Random) -> None:
-        """Some writes fail for a while, each with a part of its bytes written."""
+        """Some writes fail for a while, after writing part of their bytes."""
         number = self._enemy.target(random)
         if number is None:
             return
@@ -139,7 +139,7 @@ class DiskFaults:
         self._enemy.give_back(number)
 
     async def _rot(self, fault: Fault, random: Random) -> None:
-        """Alone: while nothing else is wrong, on one machine a history, and until it has caught up again."""
+        """While nothing else is wrong, on one machine per history, and until it has caught up again."""
         if self._rotten is not None or not await self._enemy.wait_for_quiet():
             return
         number = self._enemy.target(random)
@@ -153,7 +153,7 @@ class DiskFaults:
         self._enemy.is_alone = True
         self._enemy.take(number)
         self._rotten = number
-        self._enemy.on_rot(number)
+        self._enemy.eyes.excuse(number)
         path, position = place
         self._enemy.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")
         self._cluster.kill(number)
@@ -166,7 +166,7 @@ class DiskFaults:
         self._enemy.is_alone = False
 
     async def _strike_while_mending(self, fault: Fault, number: int, random: Random) -> None:
-        """Its power fails in the middle of what it does about the damage; the others have everything, as before."""
+        """Its power fails during the repair; the others have everything, as before."""
         steps = random.randint(1, MOST_STEPS)
         sprung: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         trap = Trap(CUTS, steps, False, lambda one: one == number, sprung)
@@ -179,7 +179,7 @@ class DiskFaults:
 
 
 def _files(disk: SimDisk, *endings: str, of: tuple[str, ...] = ROTTEN) -> list[str]:
-    """Those in the directories of logs that have stable bytes."""
+    """Files with these endings in log directories with stable bytes."""
     return [
         path
         for directory in disk.list_directory(DATA)
@@ -190,7 +190,7 @@ def _files(disk: SimDisk, *endings: str, of: tuple[str, ...] = ROTTEN) -> list[s
 
 
 def _aid_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
-    """Of what could be made anew from the log: an index or a snapshot of producers."""
+    """A byte of a file that can be rebuilt from the log: an index or a producer snapshot."""
     paths = _files(disk, *AIDS)
     if not paths:
         return None
@@ -199,8 +199,8 @@ def _aid_byte(disk: SimDisk, random: Random) -> tuple[str, int] | None:
 
 
 def batch_byte(disk: SimDisk, random: Random, preferred: tuple[str, ...]) -> tuple[str, int] | None:
-    """Within what the checksum of a stable batch covers; or far up in its leader epoch, which no leader had yet.
-    In one of the `preferred` logs, where there is one."""
+    """A byte covered by the checksum of a stable batch, or a high byte of its leader epoch. In one of the `preferred`
+    logs if there is one."""
     logs = _files(disk, ".log", of=preferred) or _files(disk, ".log")
     if not logs:
         return None

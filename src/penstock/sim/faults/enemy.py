@@ -1,4 +1,4 @@
-"""What `sim.faults.nemesis.Nemesis` does for the faults that it draws, whatever they are about."""
+"""The services of `sim.faults.nemesis.Nemesis` for the faults it draws."""
 
 from __future__ import annotations
 
@@ -13,16 +13,47 @@ if TYPE_CHECKING:
     from penstock.sim.faults.ambush import Ambushes
 
 
+class Eyes(Protocol):
+    """Who is who in the cluster, and how it is. Is told what no broker can be blamed for."""
+
+    def is_well(self) -> bool:
+        """Every replica has what it should."""
+        ...
+
+    def led(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Leader and replicas of each partition that is led."""
+        ...
+
+    def controller(self) -> int | None: ...
+
+    def held_up(self, number: int) -> list[str]:
+        """Partitions that this broker leads and whose last records are not stable on its disk."""
+        ...
+
+    def excuse(self, number: int) -> None:
+        """Bits are about to rot on its disk."""
+        ...
+
+    def lost_disk(self, number: int) -> None:
+        """Its disk is empty from now on."""
+        ...
+
+    def lost_metadata(self, number: int) -> None:
+        """It has lost what it knew of the metadata, and its votes."""
+        ...
+
+    def stalled(self, what: str) -> None:
+        """Nobody has taken that over from a broker whose disk hangs."""
+        ...
+
+
 class Enemy(Protocol):
     cluster: SimCluster
     ambushes: Ambushes
     has_voter_changes: bool
     is_alone: bool
-    """No other fault begins."""
-    on_rot: Callable[[int], None]
-    on_lost_metadata: Callable[[int], None]
-    on_stall: Callable[[str], None]
-    """Told what nobody else has taken over from a broker whose disk hangs."""
+    """Set while no other fault may begin."""
+    eyes: Eyes
     configures: Callable[[str, str, str | None], Awaitable[None]]
     moves: Callable[[int], Awaitable[None]]
     reads: Callable[[int], Awaitable[None]]
@@ -32,61 +63,61 @@ class Enemy(Protocol):
     def note(self, fault: Fault, what: str) -> None: ...
 
     def begin(self, deed: Any) -> None:
-        """An awaitable that goes on beside the fault."""
+        """Start an awaitable that continues beside the fault."""
         ...
 
-    # -- machines that a fault has to itself ------------------------------------------------------------------
+    # -- machines reserved for one fault ----------------------------------------------------------------------
 
     def take(self, number: int) -> None: ...
 
     def give_back(self, number: int) -> None: ...
 
     def is_free(self, number: int) -> bool:
-        """It is up, and no other fault has taken it."""
+        """It is up and not taken by another fault."""
         ...
 
     def can_take(self, number: int) -> bool:
         """It is free, and not too many are down already."""
         ...
 
-    # -- whom to hit ------------------------------------------------------------------------------------------
+    # -- targets ----------------------------------------------------------------------------------------------
 
     def somebody(self, random: Random) -> int | None:
-        """A machine that is up, rather one that matters."""
+        """A running machine, preferably an important one."""
         ...
 
     def target(self, random: Random) -> int | None:
-        """A machine that is up and that no other fault has taken."""
+        """A running machine that no other fault has taken."""
         ...
 
     def leader(self, random: Random) -> int | None:
-        """Of a partition at random; None: nobody knows."""
+        """The leader of a random partition; None: unknown."""
         ...
 
     def replicas(self, random: Random) -> list[int]:
-        """Of a partition at random that is led, its leader last; none: nobody knows."""
+        """The replicas of a random partition with a leader, the leader last; empty: unknown."""
         ...
 
     def controller(self) -> int | None: ...
 
     def held_up(self, number: int) -> Sequence[str]:
-        """Partitions that this broker leads and whose last records are not stable on its disk."""
+        """Partitions led by this broker whose last records are not stable on its disk."""
         ...
 
-    # -- what to wait for -------------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------------------
 
     async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
+        """The node is dead: wait, then start it."""
         ...
 
     def is_well(self) -> bool:
-        """Every replica has what it should."""
+        """Every replica is in its wanted state."""
         ...
 
     async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
 
     async def wait_for_quiet(self) -> bool:
-        """Whether nothing is wrong, before long, and no other fault is under way."""
+        """Wait briefly until nothing is wrong and no other fault is active; return whether that came true."""
         ...
 
     async def wait_until_well(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Faults of the network: paths that are shut, slow or flap, connections that are reset or fall silent.
+"""Faults of the network: blocked, slow or flapping paths, connections that are reset or fall silent.
 
-What befalls two machines befalls two that talk to each other at that moment: brokers, or a client and a broker. Where
-nobody does, nothing happens and nothing is counted. Must not know: checkers, what is said on a connection.
+A fault between two machines picks two that are connected at that moment: brokers, or a client and a broker. Without
+one, nothing happens and nothing is counted. Must not know: checkers, the content of connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.sim.machine.world import DRIVER
 
 SLOW = LinkProfile(0.02, 0.08, 0.02, 0.5, 2e6, 0.3, (4 << 10, 16 << 10))
 BROKERS_CHANCE = 0.6
-"""That both of two machines are brokers."""
+"""Chance that both machines are brokers."""
 
 
 Deed = Callable[[Fault, Random], Awaitable[None]]
@@ -54,7 +54,7 @@ class LinkFaults:
         return (left, right) if random.random() < 0.5 else (right, left)
 
     async def _cut(self, fault: Fault, random: Random) -> None:
-        """Machines, and those of clients, on one side or the other; somebody is cut off from somebody."""
+        """Split all machines, including clients', in two sides that separate at least one connection."""
         hosts = [host for host in self._network.hosts if host != DRIVER]
         first = self._link(random)
         if first is None:
@@ -70,7 +70,7 @@ class LinkFaults:
         self._network.unblock(*_pairs(left, right))
 
     async def _isolate(self, fault: Fault, random: Random) -> None:
-        """One from the other machines; clients may still reach it."""
+        """Cut one broker off from the others; clients may still reach it."""
         number = self._enemy.somebody(random)
         if number is None:
             return

@@ -1,12 +1,14 @@
-"""The enemy: faults drawn from the seed, each fair (see `docs/simulation.md`), each over after a while.
+"""The enemy: faults drawn from the seed, each fair (see `docs/simulation.md`), each limited in time.
 
-A plan is a list of faults, every one with chance of its own, so that a fault can be left out of a plan and the others
-stay what they were. What a fault meets is decided when its time comes: a machine that is down already is left alone.
-Nothing here may lose what was promised:
-- power fails only where every topic is durable; elsewhere processes die and the page cache stays, or the power of one
+A plan is a list of faults. Each has its own random stream, so a fault can be removed from a plan without changing the
+others. Targets are chosen when a fault begins; machines that are already down are left alone.
+Faults must not lose what was promised:
+
+- power fails only if every topic is durable; otherwise processes die and the page cache stays, or the power of one
   machine fails while everything else is well, and the others are left alone until it has caught up;
-- bits rot on one machine only, in batches that are stable, while everything else is well, and the machine is restarted
-  so that it finds out; the others are left alone until it has caught up.
+- bits rot on one machine only, in stable batches, while everything else is well, and the machine is restarted so that
+  it notices; the others are left alone until it has caught up.
+
 Must not know: clients, checkers.
 """
 
@@ -17,21 +19,21 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from random import Random
-from typing import Protocol
 
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.faults.ambush import Ambushes
 from penstock.sim.faults.campaigns import Campaigns
 from penstock.sim.faults.disks import DiskFaults
+from penstock.sim.faults.enemy import Eyes
 from penstock.sim.faults.links import LinkFaults
 from penstock.sim.faults.passing import PassingFaults
 from penstock.sim.faults.plan import LEAP, LISTENING, LOST_DISK, Fault
 from penstock.sim.faults.staged import StagedFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
-"""At most so far, in either direction: less than records and committed offsets are kept for (a week)."""
+"""Limit in either direction: less than the retention of records and committed offsets (a week)."""
 LEAPS_MS = (2 * 3_600_000, 40 * 3_600_000)
-"""Further than the records of one topic are kept, and less than everything else is."""
+"""Longer than the records of one topic are kept, and shorter than everything else is."""
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
@@ -41,59 +43,33 @@ LEADER_CHANCE = 0.4
 CONTROLLER_CHANCE = 0.2
 
 
-class Eyes(Protocol):
-    """Who is who in the cluster, and how it is."""
-
-    def is_well(self) -> bool:
-        """Every replica has what it should."""
-        ...
-
-    def led(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Leader and replicas of each partition that is led."""
-        ...
-
-    def controller(self) -> int | None: ...
-
-    def held_up(self, number: int) -> list[str]:
-        """Partitions that this broker leads and whose last records are not stable on its disk."""
-        ...
-
-
 class Nemesis:
     def __init__(
         self, cluster: SimCluster, seed: int, eyes: Eyes, max_down: int, *, has_voter_changes: bool = False
     ) -> None:
-        """`max_down`: machines that are down or paused at a time, by faults that take one."""
+        """`eyes` see faults that excuse a broker. `max_down`: machines that may be down or paused at a time."""
         self.cluster = self._cluster = cluster
         self._world = cluster.world
         self._network = cluster.world.network
         self._seed = seed
-        self._eyes = eyes
+        self.eyes = eyes
         self._max_down = max_down
         self.has_voter_changes = has_voter_changes
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.is_alone = False
-        self.on_rot: Callable[[int], None] = lambda _: None
-        """Told which machine bits rot on, before they do."""
-        self.on_stall: Callable[[str], None] = lambda _: None
-        """Told what nobody has taken over from a broker whose disk hangs."""
-        self.on_lost: Callable[[int], None] = lambda _: None
-        """Told whose disk is empty from now on."""
-        self.on_lost_metadata: Callable[[int], None] = lambda _: None
-        """Told who has lost what it knew of the metadata, and its votes."""
         self.replaces: Callable[[int], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
-        """What an operator does before such a machine comes back, and when it has everything again."""
+        """An operator's steps before such a machine returns, and after it has everything again."""
         self.configures: Callable[[str, str, str | None], Awaitable[None]] = _does_nothing
-        """A setting of a topic is changed; None: back to what it was planned to be. Returns when that is told."""
+        """Changes a setting of a topic; None restores the planned value. Returns when acknowledged."""
         self.moves: Callable[[int], Awaitable[None]] = _does_nothing
-        """The replicas of the compacted topic are moved: to so many brokers."""
+        """Moves the replicas of the compacted topic to that many brokers."""
         self.votes: Callable[[str, int, int], Awaitable[None]] = _does_nothing
-        """A vote is given or taken away: which, whose, and by way of which broker."""
+        """Gives or takes a vote: verb, voter, and the broker to ask."""
         self.settles: Callable[[], Awaitable[None]] = _does_nothing
-        """All have the votes that they had in the beginning."""
+        """Restores the initial voters."""
         self.reads: Callable[[int], Awaitable[None]] = _does_nothing
-        """Somebody reads all that a broker has, for a moment."""
+        """Reads everything a broker has, for a moment."""
         self._has_lost = False
         self.counts: Counter[str] = Counter()
         self._ambushes = self.ambushes = Ambushes(self)
@@ -120,7 +96,7 @@ class Nemesis:
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
-        """Returns when the last fault has begun and all are over."""
+        """Returns when the last fault has begun and all have ended."""
         listens = any(fault.kind in LISTENING for fault in plan)
         with self._ambushes.listening() if listens else nullcontext():
             await self._run(plan)
@@ -134,7 +110,7 @@ class Nemesis:
                 continue
             self.begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
-            await asyncio.gather(*self._tasks)  # gives way even if all are done and only their callbacks are due
+            await asyncio.gather(*self._tasks)  # yields even if all are done and only callbacks are due
         self.heal()
 
     def begin(self, deed: Awaitable[None]) -> None:
@@ -149,10 +125,10 @@ class Nemesis:
         for number in self._cluster.ids:
             machine = self._cluster.machines[number]
             machine.resume()
-            machine.clock.set_right()  # a broker whose clock is hours behind refuses records as of the future
+            machine.clock.set_right()  # a broker whose clock is hours behind refuses records from the future
 
     def note(self, fault: Fault, what: str) -> None:
-        """It happens: said only where it befalls somebody, as whoever asks what was tried goes by the counts."""
+        """Count and trace a fault; called only if it hits a target, because the counts show what was tried."""
         self.counts[fault.kind] += 1
         self._world.trace.note("nemesis", f"{fault.number}: {what}")
 
@@ -168,27 +144,27 @@ class Nemesis:
         self._busy.pop(number, None)
 
     def leader(self, random: Random) -> int | None:
-        led = self._eyes.led()
+        led = self.eyes.led()
         return random.choice(led)[0] if led else None
 
     def replicas(self, random: Random) -> list[int]:
-        led = self._eyes.led()
+        led = self.eyes.led()
         if not led:
             return []
         leader, replicas = random.choice(led)
         return [*(number for number in replicas if number != leader), leader]
 
     def controller(self) -> int | None:
-        return self._eyes.controller()
+        return self.eyes.controller()
 
     def held_up(self, number: int) -> Sequence[str]:
-        return self._eyes.held_up(number)
+        return self.eyes.held_up(number)
 
     def is_well(self) -> bool:
-        return self._eyes.is_well()
+        return self.eyes.is_well()
 
     def somebody(self, random: Random, is_one: Callable[[int], bool] | None = None) -> int | None:
-        """A machine that is up, rather one that matters: leaders and the controller are hit more often."""
+        """A running machine, preferably an important one: leaders and the controller are hit more often."""
         is_one = is_one or self._cluster.is_running
         aim = random.random()
         number = (
@@ -203,11 +179,11 @@ class Nemesis:
         return self.is_free(number) and len(self._busy) < self._max_down
 
     def target(self, random: Random) -> int | None:
-        """A machine that is up and that no other fault has taken."""
+        """A running machine that no other fault has taken."""
         return None if len(self._busy) >= self._max_down else self.somebody(random, self.is_free)
 
     async def down(self, fault: Fault, number: int) -> None:
-        """It is dead: for a while, then up again."""
+        """The node is dead: wait, then start it."""
         await asyncio.sleep(fault.lasts_s)
         await self._cluster.bring_up(number)
         self.give_back(number)
@@ -229,21 +205,21 @@ class Nemesis:
             await self.down(fault, number)
 
     async def _lone_crash(self, fault: Fault, random: Random) -> None:
-        """Where flushing is left to the system: the others have in their page caches what this one loses."""
+        """Without forced flushes: the others have in their page caches what this machine loses."""
         await self.wait(self._is_quiet, QUIET_WITHIN_S)
         number = self.target(random)
         if number is None or not self._is_quiet() or not self._has_copies():
             return
         self.is_alone = True
         self.take(number)
-        self.note(fault, f"cut the power of {host_of(number)}, which had not to flush")
+        self.note(fault, f"cut the power of {host_of(number)}, which did not have to flush")
         self._cluster.crash(number)
         await self.down(fault, number)
-        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
-        self.is_alone = not self._eyes.is_well()
+        await self.wait(self.eyes.is_well, WELL_WITHIN_S)
+        self.is_alone = not self.eyes.is_well()
 
     async def _lose_disk(self, fault: Fault, random: Random) -> None:
-        """One in a history, while everything else is well: it comes back under its number with nothing on its disk."""
+        """Once per history, while everything else is well: a node returns under its id with an empty disk."""
         if self._has_lost or not await self.wait_for_quiet() or not self._has_copies():
             return
         number = self.target(random)
@@ -254,14 +230,14 @@ class Nemesis:
         self.note(fault, f"the disk of {host_of(number)} is lost, and replaced")
         self._cluster.crash(number)
         self._cluster.machines[number].disk.replace()
-        self.on_lost(number)
+        self.eyes.lost_disk(number)
         async with self.replaces(number):
             await self.down(fault, number)
-            await self.wait(self._eyes.is_well, LONGEST_COPYING_S)
-        self.is_alone = not self._eyes.is_well()
+            await self.wait(self.eyes.is_well, LONGEST_COPYING_S)
+        self.is_alone = not self.eyes.is_well()
 
     def _has_copies(self) -> bool:
-        return all(len(replicas) > 1 for _, replicas in self._eyes.led())
+        return all(len(replicas) > 1 for _, replicas in self.eyes.led())
 
     async def _blackout(self, fault: Fault, random: Random) -> None:
         """The power of all machines fails at once; they come back one by one."""
@@ -278,7 +254,7 @@ class Nemesis:
             self.begin(self.down(fault, number))
 
     async def _torn(self, fault: Fault, random: Random) -> None:
-        """In the middle of writing, and perhaps again while it recovers."""
+        """Power failure during a write, and perhaps again during recovery."""
         number = self.target(random)
         if number is None:
             return
@@ -301,7 +277,7 @@ class Nemesis:
             await with_torn_recovery
         else:
             await self._cluster.bring_up(number)
-        if not machine.is_running:  # the armed change came right after it served
+        if not machine.is_running:  # the armed change came just after it began to serve
             self._cluster.died(number)
             await self._cluster.bring_up(number)
         self.give_back(number)
@@ -327,7 +303,7 @@ class Nemesis:
         self.give_back(number)
 
     async def _suspend(self, fault: Fault, random: Random) -> None:
-        """A virtual machine that stands still and does not know it; its wall clock may have to be set afterwards."""
+        """A virtual machine is suspended without noticing; its wall clock may have to be set afterwards."""
         number = self.target(random)
         if number is None:
             return
@@ -352,14 +328,14 @@ class Nemesis:
             clock.set_right()
 
     async def _leap(self, fault: Fault, random: Random) -> None:
-        """Somebody sets the clock of a machine to another day, and right again: what is kept for an hour is old."""
+        """A machine's clock is set to another day and back, so data kept for an hour becomes old."""
         number = self.somebody(random)
         if number is None:
             return
         by_ms = random.choice((1, 1, 1, -1)) * random.uniform(*LEAPS_MS)
         self.note(fault, f"the clock of {host_of(number)} leaps by {by_ms / 3_600_000:.1f} hours")
         clock = self._cluster.machines[number].clock
-        clock.set_right()  # two that add up would go beyond a week
+        clock.set_right()  # two leaps together would exceed a week
         clock.jump(by_ms)
         await asyncio.sleep(max(fault.lasts_s, LOOK_AGAIN_S))
         clock.set_right()
@@ -367,15 +343,15 @@ class Nemesis:
     # -- disks --------------------------------------------------------------------------
 
     def _is_quiet(self) -> bool:
-        """Nothing is wrong, and nothing else is being done about that."""
-        return not self._busy and len(self._tasks) == 1 and self._eyes.is_well()
+        """Nothing is wrong, and no other fault is active."""
+        return not self._busy and len(self._tasks) == 1 and self.eyes.is_well()
 
     async def wait_for_quiet(self) -> bool:
         await self.wait(self._is_quiet, QUIET_WITHIN_S)
         return self._is_quiet()
 
     async def wait_until_well(self) -> None:
-        await self.wait(self._eyes.is_well, WELL_WITHIN_S)
+        await self.wait(self.eyes.is_well, WELL_WITHIN_S)
 
     async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
         deadline = self._world.loop.time() + at_most_s

@@ -1,7 +1,7 @@
-"""Faults of disks that pass by themselves: nobody restarts the process, so it has to live with what they left behind.
+"""Faults of disks that end by themselves. The process is not restarted and must live with the consequences.
 
-Calls fail for a while, or one call once; a disk is full, and then it is not; the process may open nothing more; syncs
-take seconds, or hang. A process that is stopped, killed or loses its power in the middle of that is another fault.
+Calls fail for a while, or one call once; a disk is full and then not; the process can open no more files; syncs take
+seconds, or hang. Stopping, killing or cutting the power of a process meanwhile is another fault.
 Must not know: clients, checkers.
 """
 
@@ -25,7 +25,7 @@ LOOK_AGAIN_S = 0.25
 EPOCH_BEGINS_S = (0.2, 1.5)
 CHECKPOINTS_S = (0.3, 1.5)
 STALLED_WITHIN_S = 15.0
-"""With nothing else wrong, others have taken over by then from a broker whose disk hangs."""
+"""If nothing else is wrong, other brokers have taken over from a broker with a hung disk by then."""
 
 
 class Single(NamedTuple):
@@ -46,7 +46,7 @@ OF_CHECKPOINTS = (
     Single("rename", "checkpoint", errno.ENOSPC),
     Single("write", "checkpoint", errno.ENOSPC),
 )
-"""What is written beside a log, so that a restart need not read all of it."""
+"""Files beside a log that spare a restart from reading all of it."""
 OF_CHECKPOINTS_CHANCE = 0.4
 SINGLES = (
     Single("write", ".log", errno.EIO),
@@ -87,7 +87,7 @@ class PassingFaults:
             machine.disk_times.is_hung = False
 
     async def _errors(self, fault: Fault, random: Random) -> None:
-        """Some writes or syncs fail, now and then or always."""
+        """Some writes or syncs fail, occasionally or always."""
         calls = random.choice((("write",), ("sync", "sync directory"), ("write", "truncate", "rename", "sync")))
         code = errno.EIO if "sync" in calls else random.choice((errno.EIO, errno.ENOSPC))
         chance = random.choice((0.05, 0.3, 1.0))
@@ -98,7 +98,7 @@ class PassingFaults:
         await self._while(fault, random, fails)
 
     async def _no_descriptors(self, fault: Fault, random: Random) -> None:
-        """Whatever has to be opened is not."""
+        """Files cannot be opened."""
         chance = random.choice((0.3, 1.0))
 
         def fails(call: str, path: str) -> int | None:
@@ -120,8 +120,8 @@ class PassingFaults:
         await self._while(fault, random, fails, max(fault.lasts_s, ARMED_S))
 
     async def _failing_checkpoint(self, fault: Fault, random: Random) -> None:
-        """A leader dies, so that there are new epochs. On one of the others a step of checkpoints fails, a few times of
-        each log, and then no more; later it dies as well, and comes back with what it has kept."""
+        """A leader dies, so that new epochs begin. On another broker a step of checkpoints fails, a few times per log,
+        and then no more; later that broker dies too and returns with what it has stored."""
         number, leader = self._enemy.somebody(random), self._enemy.leader(random)
         if number is None:
             return
@@ -155,7 +155,7 @@ class PassingFaults:
         for_s: float | None = None,
         number: int | None = None,
     ) -> None:
-        """Noted the first time. Of this machine, or of any."""
+        """Noted the first time. On this machine, or any."""
         number = self._enemy.somebody(random) if number is None else number
         if number is None:
             return
@@ -176,7 +176,7 @@ class PassingFaults:
             disk.fail_call = None
 
     async def _shortage(self, fault: Fault, random: Random) -> None:
-        """The disk is full, and then there is room again."""
+        """The disk is full, and later has room again."""
         number = self._enemy.somebody(random)
         if number is None:
             return
@@ -193,7 +193,7 @@ class PassingFaults:
         if number is None:
             return
         times = self._cluster.machines[number].disk_times
-        usual_s = self._usual_sync_s.setdefault(number, times.sync_s)  # another such fault may be under way
+        usual_s = self._usual_sync_s.setdefault(number, times.sync_s)  # another such fault may be active
         self._enemy.note(fault, f"a sync of {host_of(number)} takes seconds")
         times.sync_s = slow_s = random.uniform(0.5, 3.0)
         await asyncio.sleep(fault.lasts_s)
@@ -211,7 +211,7 @@ class PassingFaults:
         times.is_hung = False
 
     async def _stalled(self, fault: Fault, random: Random) -> None:
-        """It hangs, and all else is well: what its broker leads and cannot make stable another leads before long."""
+        """The disk hangs while all else is well: other brokers soon lead the partitions it cannot make stable."""
         if not await self._enemy.wait_for_quiet():
             return
         number = self._enemy.leader(random)
@@ -229,7 +229,7 @@ class PassingFaults:
             since = {name: since.get(name, loop.time()) for name in held_up}
             late = [name for name, at_s in since.items() if loop.time() - at_s > STALLED_WITHIN_S]
             if late:
-                self._enemy.on_stall(f"{late[0]} on {host_of(number)}, for {STALLED_WITHIN_S:.0f} s")
+                self._enemy.eyes.stalled(f"{late[0]} on {host_of(number)}, for {STALLED_WITHIN_S:.0f} s")
                 break
             if not since and loop.time() > began + fault.lasts_s:
                 break

@@ -1,9 +1,9 @@
-"""Which faults befall a history, and when: drawn from the seed before it begins.
+"""The faults of a history and their times, drawn from the seed before it begins.
 
-Half of the histories get any few kinds of faults, the other half those of one theme, which work together: what many
-kinds at random show once in a thousand histories, the right few show in one of ten. Some faults come right after the
-one before, so that they meet. Every history is drawn from the same mixture, whether a bug is planted or not.
-Must not know: clusters, how a fault is done.
+Half of the histories get a few random kinds of faults, the other half the kinds of one theme, which work together: what
+many random kinds show once in a thousand histories, the right few show once in ten. Some faults follow directly on the
+previous one, so that they overlap. All histories are drawn from the same mixture, with or without a planted bug.
+Must not know: clusters, how a fault is carried out.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 AMBUSHES = ("ambush", "power ambush")
-"""At a telling moment: a process dies, or the power fails."""
+"""At a critical moment, a process dies or the power fails."""
 INSIDE = ("kill inside", "power cut inside")
-"""Of a change of several steps: at one of its next few changes of the disk."""
+"""During a change of several steps: at one of its next changes on disk."""
 ROT_AND_CRASH = "rot and crash"
 COORDINATOR_FALLS = "coordinator falls"
 LOST_DISK = "lost disk"
@@ -27,13 +27,13 @@ MOVED_MEANWHILE = "moved meanwhile"
 MISREAD = "misread"
 LOST_ANSWER = "lost answer"
 LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
-"""For what brokers do."""
+"""Aimed at actions of brokers."""
 POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
-"""The power fails, or the disk lies: fair only where every topic is durable."""
+"""The power fails, or the disk lies: fair only if every topic is durable."""
 LONE_CRASH = "lone crash"
-"""The power of one machine fails, with nothing else wrong: fair also where flushing is left to the system."""
+"""The power of one machine fails while nothing else is wrong: fair also without forced flushes."""
 UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH, LATE_FLUSH, MISREAD)
-"""One machine loses what it had, and needs others that have it."""
+"""One machine loses data and needs others that have it."""
 KINDS = (
     "kill",
     "crash",
@@ -89,7 +89,7 @@ PROMPT = (
     *INSIDE,
     COORDINATOR_FALLS,
 )
-"""Nothing that clients sent arrives long after, and clocks go on as they did."""
+"""Requests do not arrive late, and clocks do not change."""
 PASSING = (
     "passing errors",
     "passing shortage",
@@ -100,16 +100,16 @@ PASSING = (
     "stalled disk",
     "crawling disk",
 )
-"""Of disks, and nobody restarts the process."""
+"""Disk faults without a restart of the process."""
 LATER_KINDS = (*PASSING, *INSIDE, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
-"""Take the place of some faults that were drawn, by chance of their own: all else of a history stays what it was."""
+"""They replace some drawn faults, with their own random stream: the rest of a history stays unchanged."""
 SCENE_CHANCE = 0.16
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Faults that need each other, and what has to be set or small for them to meet. The faults that were drawn have
-    their times, so that the rest of a history stays what it was."""
+    """Faults that need each other, with the settings and sizes they need to meet. The replaced faults keep their times,
+    so the rest of a history stays unchanged."""
 
     kinds: tuple[str, ...]
     """The first at least once."""
@@ -128,17 +128,17 @@ SCENES = (
         {"penstock.storage.checkpoint_builder:_SNAPSHOT_EVERY_BYTES": 0},
         {"log.flush.offset.checkpoint.interval.ms": "200"},
     ),
-    # What was compacted is cut, and the power fails.
+    # A compacted log is cut, and the power fails.
     Scene((ROT_AND_CRASH,), {}, {"log.cleaner.backoff.ms": "300"}, compacted_segment_bytes=2048, is_once=True),
-    # Of a leader whose records are kept for an hour: see `Plan.retention_ms`.
+    # Clocks leap past the retention of an hour: see `Plan.retention_ms`.
     Scene((LEAP, LEAP, "kill", "rolling restart")),
 )
 LATER_SCENES = (
-    # A voter comes back without its metadata, and the controller dies.
+    # A voter returns without its metadata, and the controller dies.
     Scene((LOST_METADATA,), is_once=True),
-    # A topic is to be flushed from now on, and a power fails before it is.
+    # A topic becomes durable, and the power fails before its first flush.
     Scene((LATE_FLUSH,), is_once=True),
-    # A replica comes while its leader's log is compacted, and copies it batch by batch.
+    # A replica is added while its leader's log is compacted, and copies it batch by batch.
     Scene(
         (MOVED_MEANWHILE,),
         {},
@@ -146,14 +146,14 @@ LATER_SCENES = (
         compacted_segment_bytes=2048,
         is_once=True,
     ),
-    # What is read is not what is on the disk, for a moment.
+    # A read briefly returns other bytes than the disk has.
     Scene((MISREAD,), is_once=True),
-    # Nothing can be opened, again and again: also where a flush has to.
+    # Files repeatedly cannot be opened, also for a flush.
     Scene(("no descriptors", "no descriptors", "single failure"), {"penstock.storage.segment:_OPEN_FILES": 1}),
 )
-"""Drawn by chance of their own, in histories that have none of the others."""
+"""Drawn from their own random stream, in histories without one of the others."""
 LOST_ANSWER_CHANCE = 0.15
-"""Of a controller that gives a vote, which is taken away meanwhile: by another chance, in any history."""
+"""Of losing the answer of a controller that gives a vote, which is then taken away: own random stream, any history."""
 RARE = (LOST_METADATA, LATE_FLUSH)
 """Not fair everywhere, so drawn more often where they are."""
 LATER_SCENE_CHANCE = 0.4
@@ -162,11 +162,11 @@ ALL_KINDS = tuple(
 )
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
-    ("brownout", "fade out", "slow disk", "crash", "torn"),  # what was promised is on no platter
-    ("strand", "strand", "one by one", "fade out"),  # who was in sync last is not who comes back first
-    ("depose", "isolate", "headhunt", "suspend"),  # leaders that do not know they were replaced
+    ("brownout", "fade out", "slow disk", "crash", "torn"),  # promised data is on no platter
+    ("strand", "strand", "one by one", "fade out"),  # the last in-sync replica is not the first to return
+    ("depose", "isolate", "headhunt", "suspend"),  # leaders that do not know that they were replaced
     ("coup", "cut", "flap", "slow link"),  # elections of the metadata quorum
-    (LONE_CRASH, LONE_CRASH, "rolling restart", "clock"),  # one after the other, and all is well in between
+    (LONE_CRASH, LONE_CRASH, "rolling restart", "clock"),  # one after the other, with everything well in between
 )
 BUSY_THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
@@ -174,14 +174,14 @@ BUSY_THEMES = (
     ("crash", "cut", "slow disk"),
     ("blackout", "flap", "isolate", "stop"),
 )
-"""Power and network fail together, while logs are compacted and an operator changes things."""
+"""Power and network fail together, during compaction and changes by an operator."""
 THEME_CHANCE = 0.5
 LONE_CRASH_CHANCE = 0.4
 LATER_CHANCE = 0.4
 SOON_CHANCE = 0.25
 SOON_S = 0.4
 LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup", LONE_CRASH, "rolling restart")
-"""Each of these is several faults; so many at a time as of the others would only hide each other."""
+"""Each is several faults; as many of these as of other faults would only hide each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Fault:
     number: int
     kind: str
     at_s: float
-    """From when the enemy is let loose."""
+    """After the enemy is released."""
     lasts_s: float
 
     def __str__(self) -> str:
@@ -200,17 +200,17 @@ class Fault:
 class FaultPlan:
     faults: tuple[Fault, ...]
     is_busy: bool
-    """Logs are compacted and an operator is at work, whatever the seed says of them."""
+    """Logs are compacted and an operator is active, whatever the seed says."""
 
 
 def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: Sequence[str] = ()) -> FaultPlan:
-    """A subset of the kinds for each history: what many kinds together would hide, few show."""
+    """Each history gets a subset of the kinds: many kinds together hide what a few show."""
     unfair = (LONE_CRASH,) if is_power_fair else POWER
     kinds = [kind for kind in KINDS if kind not in unfair and kind not in without]
     chosen = random.sample(kinds, random.randint(min(2, len(kinds)), min(7, len(kinds))))
     theme = random.choice((*THEMES, *BUSY_THEMES)) if random.random() < THEME_CHANCE else ()
     chosen = [kind for kind in theme if kind in kinds] or chosen
-    if LONE_CRASH in kinds and random.random() < LONE_CRASH_CHANCE:  # the only power failure there is
+    if LONE_CRASH in kinds and random.random() < LONE_CRASH_CHANCE:  # the only possible power failure
         chosen.append(LONE_CRASH)
     gap_s = random.choice((0.6, 1.5, 3.0))
     faults: list[Fault] = []
@@ -226,7 +226,7 @@ def draw_plan(random: Random, seconds: float, *, is_power_fair: bool, without: S
 def widened(
     faults: Sequence[Fault], random: Random, *, is_power_fair: bool, without: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
-    """With one or two of the later kinds in the place of some, in some histories."""
+    """In some histories, replace some faults with one or two of the later kinds."""
     without = without if is_power_fair else (*without, *POWER)
     kinds = [kind for kind in LATER_KINDS if kind not in without]
     chosen = random.sample(kinds, min(random.randint(1, 2), len(kinds)))
@@ -240,13 +240,13 @@ def widened(
 
 
 def draw_scene(random: Random, *, without: Sequence[str] = ()) -> Scene | None:
-    """In some histories."""
+    """A scene, in some histories."""
     scene = random.choice(SCENES)
     return scene if random.random() < SCENE_CHANCE and scene.kinds[0] not in without else None
 
 
 def draw_later_scene(random: Random, *, is_power_fair: bool, without: Sequence[str] = ()) -> Scene | None:
-    """In some histories. Where every topic is durable, nothing is flushed late."""
+    """A later scene, in some histories. If every topic is durable, nothing is flushed late."""
     unfair = (*without, LATE_FLUSH) if is_power_fair else without
     scenes = [scene for scene in LATER_SCENES if scene.kinds[0] not in unfair]
     rare = [scene for scene in scenes if scene.kinds[0] in RARE]
@@ -257,7 +257,7 @@ def draw_later_scene(random: Random, *, is_power_fair: bool, without: Sequence[s
 def staged(
     faults: Sequence[Fault], scene: Scene, random: Random, *, is_power_fair: bool, without: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
-    """With those of the scene in the place of some."""
+    """Replace some faults with those of the scene."""
     unfair = without if is_power_fair else (*without, *POWER)
     kinds = [kind for kind in scene.kinds if kind not in unfair]
     if not faults or not kinds:

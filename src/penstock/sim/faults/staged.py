@@ -1,8 +1,8 @@
-"""Faults of several steps that meet a broker in the middle of something rare: each is a scene of its own.
+"""Faults of several steps that meet a broker during something rare; each is its own scene.
 
-A voter that has lost its metadata while a controller is to be elected; a power failure between the moment at which a
-topic is to be flushed and the first flush; a replica that comes while its leader compacts; a read that shows what is
-not on the disk. Each begins while all is well, and the others are left alone until that is so again.
+A voter that has lost its metadata during an election; a power failure between a topic's change to durable and its
+first flush; a replica that is added while its leader compacts; a read that returns other bytes than the disk has. Each
+begins while all is well, and the others are left alone until that is so again.
 Must not know: clients, checkers.
 """
 
@@ -40,7 +40,7 @@ COPYING_S = 3.0
 CLOSELY_S = 0.0005
 COMPACTED = "keyed"
 MISREAD_S = (0.5, 2.0)
-"""Less than a repair waits before it looks again."""
+"""Shorter than the wait of a repair before it checks again."""
 MENDED_S = 9.0
 """A repair would have cut by then."""
 LEADERLESS_S = (1.0, 3.0)
@@ -62,8 +62,8 @@ class StagedFaults:
         }
 
     async def _lose_metadata(self, fault: Fault, random: Random) -> None:
-        """A voter comes back under its disk's id with nothing of the metadata; right then the controller dies. Who has
-        forgotten its votes must not help to elect the next one."""
+        """A voter returns under its directory id without its metadata; at the same time the controller dies. A voter
+        that has forgotten its votes must not help to elect the next one."""
         if not await self._enemy.wait_for_quiet():
             return
         controller = self._enemy.controller()
@@ -73,15 +73,15 @@ class StagedFaults:
         number = random.choice(voters)
         self._enemy.is_alone = True
         self._enemy.take(number)
-        self._enemy.note(fault, f"{host_of(number)} loses its metadata, and {host_of(controller)} dies")
+        self._enemy.note(fault, f"{host_of(number)} loses its metadata and {host_of(controller)} dies")
         self._cluster.crash(number)
         self._cluster.machines[number].disk.lose(f"{DATA}/{DIRECTORY}")
-        self._enemy.on_lost_metadata(number)
+        self._enemy.eyes.lost_metadata(number)
         back = asyncio.ensure_future(self._cluster.bring_up(number))
         await asyncio.sleep(random.random() * 0.05)
         self._enemy.take(controller)
         self._cluster.kill(controller)
-        await asyncio.sleep(random.uniform(*LEADERLESS_S))  # the one that is left cannot elect itself
+        await asyncio.sleep(random.uniform(*LEADERLESS_S))  # the remaining voter cannot elect itself
         await self._cluster.bring_up(controller)
         await back
         self._enemy.give_back(number)
@@ -89,8 +89,8 @@ class StagedFaults:
         await self._leave()
 
     async def _fail_before_flush(self, fault: Fault, random: Random) -> None:
-        """Where flushing was left to the system: from now on every record is flushed, but before the first flush the
-        power of one machine fails. The others have everything in their page caches."""
+        """Flushing was left to the system: now every record is flushed, but before the first flush the power of one
+        machine fails. The others have everything in their page caches."""
         if not await self._enemy.wait_for_quiet():
             return
         topics = sorted({one.topic for one in self._unflushed()})
@@ -117,7 +117,7 @@ class StagedFaults:
         await self._leave()
 
     def _unflushed(self) -> list[Any]:
-        """Replicas that have committed what they have not flushed, where that is left to the system."""
+        """Replicas with committed but unflushed records, where flushing is left to the system."""
         return [
             partition
             for number, node in sorted(self._cluster.living.items())
@@ -132,9 +132,9 @@ class StagedFaults:
         return any(image is not None and image.topic_overrides(topic).get(FLUSH_MESSAGES) == "1" for image in images)
 
     async def _move_while_compacted(self, fault: Fault, random: Random) -> None:
-        """A follower of a compacted topic lets tombstones go while a replica is added, which copies from a leader that
-        has not compacted yet. In the middle of that the leader dies, and the follower leads: whoever has copied a
-        record and not yet its tombstone would never hear of it."""
+        """A follower of a compacted topic drops tombstones while a replica is added, which copies from a leader that
+        has not compacted yet. Meanwhile the leader dies and the follower leads: a replica that has copied a record but
+        not its tombstone would never delete it."""
         if not await self._enemy.wait_for_quiet():
             return
         self._enemy.is_alone = True
@@ -170,7 +170,7 @@ class StagedFaults:
         return [one for node in living for one in getattr(node, "partitions", ()) if one.topic == COMPACTED]
 
     def _has_copied(self, leader: Any, deleted: Mapping[int, int], kept: Mapping[int, int]) -> bool:
-        """A replica that is not in sync has a record, and not yet the tombstone, which the follower still has."""
+        """Whether a replica that is not in sync has a record without its tombstone, which the follower still has."""
         for one in self._compacted():
             end = one.log.log_end_offset
             met = [tombstone for tombstone, record in deleted.items() if record < end <= tombstone]
@@ -179,8 +179,8 @@ class StagedFaults:
         return False
 
     async def _misread(self, fault: Fault, random: Random) -> None:
-        """Memory or a bus fails for a moment: who reads a batch gets a wrong bit, and the disk has the right one. Its
-        broker was restarted, so it looks at checksums."""
+        """Memory or a bus fails briefly: a read of a batch gets a wrong bit, while the disk has the right one. The
+        broker was restarted, so it verifies checksums."""
         if not await self._enemy.wait_for_quiet():
             return
         number = self._enemy.target(random)
@@ -189,7 +189,7 @@ class StagedFaults:
             return
         self._enemy.is_alone = True
         self._enemy.take(number)
-        self._enemy.on_rot(number)
+        self._enemy.eyes.excuse(number)
         self._cluster.kill(number)
         await self._cluster.bring_up(number)
         self._enemy.give_back(number)
@@ -217,8 +217,8 @@ class StagedFaults:
         await self._leave()
 
     async def _lose_answer(self, fault: Fault, random: Random) -> None:
-        """A vote is given by way of a broker that never hears what the controller says to it. Somebody takes the vote
-        away again, and only then does the broker learn that its connection is broken: what it asked was done once."""
+        """A vote is given through a broker that never gets the controller's answer. The vote is taken away again, and
+        only then does the broker learn that its connection is broken: its request was already carried out."""
         if not await self._enemy.wait_for_quiet():
             return
         controller = self._enemy.controller()
@@ -250,8 +250,8 @@ class StagedFaults:
 
 
 class _Rewriting:
-    """What is put in place of compacted segments comes later: that of a leader, and that of a follower which has
-    compacted for a while, so that tombstones go."""
+    """Delays putting compacted segments in place: on a leader, and on a follower that has compacted for a while, so
+    that tombstones are dropped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -260,7 +260,7 @@ class _Rewriting:
         self.may_go_on = asyncio.Event()
 
     def overhear_tombstones(self, may_drop: Any) -> Any:
-        """They stay at first, so that what is copied later meets them."""
+        """Tombstones stay at first, so that a later copy contains them."""
 
         def may(partition: Any) -> bool:
             is_early = partition.topic == COMPACTED and self._loop.time() < self._follows_from_s
@@ -269,7 +269,7 @@ class _Rewriting:
         return may
 
     async def waits_to_let_go(self, at_most_s: float) -> Any:
-        """The follower; None: it does not come to that."""
+        """The follower; None: it does not happen."""
         try:
             async with asyncio.timeout(at_most_s):
                 return await self._follower
@@ -292,7 +292,7 @@ class _Rewriting:
 
 
 def _deleted(partition: Any, disk: SimDisk) -> dict[int, int]:
-    """Of keys that are deleted in its log: the offset of the tombstone, and of what it deletes (-1: it is gone)."""
+    """For deleted keys in its log: the offset of the tombstone, and of the deleted record (-1: removed)."""
     last: dict[bytes | None, tuple[int, int]] = {}
     for segment in partition.log.segments:
         data = disk.peek(segment.path, 0, segment.size) if segment.size else b""

@@ -1,1 +1,1 @@
-"""Who watches a history, and what is due at its end."""
+"""Observers of a history, and the demands at its end."""

@@ -1,31 +1,40 @@
-"""What is due when nothing is broken any more: progress, in a bounded virtual time, and everything read once more."""
+"""Demands after all faults have ended: progress within a bounded virtual time, and a full read of everything."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from penstock.model.new_topic import NewTopic
 from penstock.sim.checks.votes import check_votes
 from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation
 from penstock.sim.machine.world import DRIVER
+from penstock.sim.plan import TransactionPlan
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
 from penstock.sim.workload.caller import TROUBLE, Leader
+from penstock.sim.workload.committed import Decided, Ended
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.transformers import Transformer, made, sources
 from penstock.sim.workload.trimmed import TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
 
 GATHERED_WITHIN_S = 30.0
-"""A session and a rebalance take 8 s, if nobody who was there before says a word."""
+"""A session and a rebalance take 8 s, if the previous members leave silently."""
 LOOK_AGAIN_S = 0.1
+ENDS = "a decided transaction ends"
+STABLE = "the last stable offset reaches the high watermark"
+SERVES = "a transactional id serves its next producer"
+SETTLED_WITHIN_S = 40.0
+"""A transaction is open for a few seconds at most, and nothing is broken any more."""
 LATE_S = 10.0
-"""After so long nothing is done any more for a request that its sender has given up."""
+"""After this time, requests abandoned by their sender have no more effect."""
 RESUMED = 12
 PROBE_TOPIC = "probe"
 
@@ -34,23 +43,23 @@ class Healed:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.well_after_s: float | None = None
-        """Of virtual time, from the end of all faults to a cluster that is well; None: it did not come to that."""
+        """Virtual time from the end of all faults to a healthy cluster; None: it did not get there."""
         self.voters = tuple(stage.cluster.voters)
-        """Of the metadata quorum, in the end."""
+        """Final voters of the metadata quorum."""
 
     async def bring_up_all(self) -> None:
         down = [number for number in self._stage.cluster.started if not self._stage.cluster.is_running(number)]
         await self._stage.within("starting all machines", asyncio.gather(*map(self._stage.cluster.bring_up, down)))
 
     async def restart_offline(self) -> None:
-        """As the log tells an operator to: the disk is mended, and what could not be kept is fetched again."""
+        """As the log tells an operator to: the disk is repaired, and lost records are fetched again."""
         cluster = self._stage.cluster
         for number in self._stage.watch.offline():
             if cluster.is_running(number):
                 await self._stage.within(f"stopping {number}", cluster.stop(number))
 
     def look_for_well(self) -> asyncio.Future[None]:
-        """Beside everything else: how long it takes from here, where no fault is left."""
+        """In the background: measures how long the cluster takes without further faults."""
 
         async def look() -> None:
             began = self._stage.world.loop.time()
@@ -69,14 +78,14 @@ class Healed:
         await self._stage.within("leaders and full in-sync replicas everywhere", well(), limit_s)
 
     def _living_places(self) -> list[Place]:
-        """Also the last life of the topic that has several."""
+        """Includes the last incarnation of the recreated topic."""
         return [
             *self._stage.plan.places,
             *(list(self._stage.reborn.lives)[-1:] if self._stage.reborn is not None else ()),
         ]
 
     async def probe(self) -> None:
-        """A write that is acknowledged, for every partition."""
+        """An acknowledged write to every partition."""
         stage = self._stage
         lanes = [stage.lane(stage.caller(f"probe:{place}"), stage.history, place) for place in self._living_places()]
         if stage.plan.is_compacting:
@@ -85,14 +94,15 @@ class Healed:
             await stage.within(f"a write to {lane.place}", lane.run(partial(_has_written, lane), 0.0))
 
     async def administer(self) -> None:
-        """The controller decides: a topic comes and goes."""
+        """The controller works: a topic is created and deleted."""
         operator = self._stage.operator()
-        await self._stage.within("creating a topic", operator.until_told(partial(operator.create, PROBE_TOPIC, 1, {})))
+        topic = NewTopic(PROBE_TOPIC, 1)
+        await self._stage.within("creating a topic", operator.until_told(partial(operator.create, topic)))
         await self._stage.within("deleting a topic", operator.until_told(partial(operator.delete, PROBE_TOPIC)))
-        await self.get_well()  # all have heard of it
+        await self.get_well()  # all nodes know of it
 
     async def vote(self) -> None:
-        """What was acknowledged is so; and who shall vote can be said again."""
+        """Acknowledged voter changes hold, and voters can be changed again."""
         stage = self._stage
         await asyncio.sleep(LATE_S)
         await stage.within("the same voters everywhere", self._agree_on_voters())
@@ -109,7 +119,7 @@ class Healed:
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def gather(self) -> None:
-        """Groups of both protocols serve members that come now, whatever became of those before."""
+        """Groups of both protocols serve new members, whatever happened to earlier ones."""
         stage = self._stage
         topics = [topic.name for topic in stage.plan.topics]
         gatherings = []
@@ -120,7 +130,7 @@ class Healed:
         await stage.within("an owner for every partition in both groups", work, GATHERED_WITHIN_S)
 
     async def mend(self) -> None:
-        """Damage is found by reading: read everything on the machine that has some, until all of it can be read."""
+        """Damage is found by reading: read everything on the damaged machine until all of it can be read."""
         stage = self._stage
         for number in list(stage.watch.brokers.excused):
             ends = {place: end for place, end in stage.watch.high_watermarks(number).items() if end}
@@ -137,7 +147,7 @@ class Healed:
         stage.watch.pardon()
 
     async def restart_all(self) -> None:
-        """What was acknowledged is kept by disks alone."""
+        """Only disks keep acknowledged data now."""
         stage = self._stage
         if not stage.plan.ending:
             return
@@ -147,7 +157,7 @@ class Healed:
         await self.get_well()
 
     async def read_all(self) -> dict[Place, list[bytes]]:
-        """By a reader of its own, until it has read what the last probe wrote; what others saw counts for nothing."""
+        """Read with a new reader up to the last probe's record; earlier reads do not count."""
         stage = self._stage
         final: dict[Place, list[bytes]] = {}
         found = History(stage.world.loop.time)
@@ -161,7 +171,7 @@ class Healed:
         return final
 
     async def read_keyed(self) -> dict[int, Seen]:
-        """What is there in the end; and once more what everybody read."""
+        """The final content; and every earlier read once more."""
         stage = self._stage
         last = max((write.offset for write in stage.keyed.writes), default=-1)
 
@@ -170,7 +180,7 @@ class Healed:
             await stage.within(f"reading {KEYED}", reader.run(partial(_has_read, reader, KEYED, last), 0.0))
 
         while True:
-            # All from one leader: the next may have let a tombstone go that was still to come from the one before.
+            # All from one leader: the next may have dropped a tombstone that the previous one would still return.
             epochs = stage.watch.leader_epochs(KEYED)
             found = History(stage.world.loop.time)
             await read(found)
@@ -181,7 +191,7 @@ class Healed:
         return found.seen.get(KEYED, {})
 
     async def resume_keyed(self) -> None:
-        """As consumers do that have committed any offset: from every replica, and some of what is there is gone."""
+        """As consumers that resume at any committed offset: from every replica, although some records are gone."""
         stage = self._stage
         random = stage.world.random("resumed")
         for number in stage.watch.log_starts(KEYED):
@@ -194,7 +204,7 @@ class Healed:
                 await stage.within(f"reading {KEYED}@{offset} from {number}", reader.run(done, 0.0))
 
     async def trim(self) -> None:
-        """After a write: up to there, until that is acknowledged; then every replica begins there."""
+        """Delete up to a new record until acknowledged; then every replica begins there."""
         stage = self._stage
         lane = stage.lane(stage.caller("probe:trimmed"), stage.trimmed, TRIMMED)
         await stage.within(f"a write to {TRIMMED}", lane.run(partial(_has_written, lane), 0.0))
@@ -204,12 +214,12 @@ class Healed:
         starts = stage.watch.log_starts(TRIMMED)
         if min(starts.values()) < offset:
             raise Violation(
-                "acknowledged deletions are made by every replica",
-                f"{TRIMMED}: deleted up to {offset}, and its replicas begin at {starts}",
+                "every replica applies acknowledged deletions",
+                f"{TRIMMED}: deleted up to {offset}, but its replicas begin at {starts}",
             )
 
     async def read_trimmed(self) -> tuple[dict[int, Seen], int]:
-        """What is there in the end, and how large its smallest replica is."""
+        """The final content, and the size of its smallest replica."""
         stage = self._stage
         last = max(write.offset for write in stage.trimmed.writes)
         found = History(stage.world.loop.time)
@@ -218,7 +228,7 @@ class Healed:
         return found.seen.get(TRIMMED, {}), stage.watch.least_bytes(TRIMMED)
 
     async def read_unclean(self) -> dict[int, Seen]:
-        """What is there in the end."""
+        """The final content."""
         stage = self._stage
         lane = UncleanWriter(stage.caller("probe:unclean"), stage.unclean, UNCLEAN, stage.now_ms)
         await stage.within(f"a write to {UNCLEAN}", lane.run(partial(_is_acknowledged, stage.unclean), 0.0))
@@ -227,6 +237,70 @@ class Healed:
         reader = Reader(stage.caller("last:unclean"), found, [UNCLEAN])
         await stage.within(f"reading {UNCLEAN}", reader.run(partial(_has_read, reader, UNCLEAN, last), 0.0))
         return found.seen.get(UNCLEAN, {})
+
+    # -- transactions -------------------------------------------------------------------
+
+    async def settle_transactions(self) -> None:
+        """Those that nobody ends time out; then all are complete, and all that is committed is stable."""
+        ears = self._stage.watch.transactions
+        await self._until_none(ears.ending, ENDS)
+        await self._until_none(ears.unstable, STABLE)
+
+    async def _until_none(self, left: Callable[[], list[str]], promise: str) -> None:
+        try:
+            async with asyncio.timeout(SETTLED_WITHIN_S):
+                while left():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(LOOK_AGAIN_S)
+        except TimeoutError:
+            raise Violation(promise, f"not within {SETTLED_WITHIN_S:g} s: {'; '.join(left()[:5])}") from None
+
+    async def transform_rest(self, plan: TransactionPlan) -> None:
+        """A producer that begins now under each transactional id gets on, and leaves no row."""
+        stage = self._stage
+        for source in sources(plan.sources):
+            end = max((write.offset + 1 for write in stage.rows.writes if write.place == source), default=0)
+            caller = stage.caller(f"last of {source}")
+            last = Transformer(
+                caller, stage.transactions, stage.rows, source, made(plan.made), stage.now_ms, is_calm=True
+            )
+            try:
+                async with asyncio.timeout(SETTLED_WITHIN_S):
+                    await last.finish(end)
+            except TimeoutError:
+                troubles = ", ".join(f"{name} {count}" for name, count in caller.counts.most_common(6))
+                raise Violation(
+                    SERVES,
+                    f"{last.transactional_id}: no row is transformed within {SETTLED_WITHIN_S:g} s; it met {troubles}",
+                ) from None
+
+    async def read_transactions(self, plan: TransactionPlan) -> tuple[dict[Place, list[Ended]], dict[Place, int]]:
+        """All records that were made, and whether they are committed; how far each source is read."""
+        await self.settle_transactions()
+        final: dict[Place, list[Ended]] = {}
+        for place in made(plan.made):
+            decided, final[place] = Decided(), []
+            for header, batch in self._stage.watch.leader_log(place):
+                final[place] += decided.add(header, memoryview(batch))
+        reads: dict[Place, int] = {}
+        for source in sources(plan.sources):
+            caller = self._stage.caller(f"auditor of {source}")
+            last = Transformer(
+                caller, self._stage.transactions, self._stage.rows, source, [], self._stage.now_ms, is_calm=True
+            )
+
+            async def look(last: Transformer = last, source: Place = source) -> None:
+                reads[source] = await last.position()
+
+            await self._stage.within(f"the offset of {source}", look())
+        return final, reads
+
+    def read_rows(self, plan: TransactionPlan) -> dict[Place, list[bytes]]:
+        final: dict[Place, list[bytes]] = {}
+        for source in sources(plan.sources):
+            decided = Decided()
+            log = self._stage.watch.leader_log(source)
+            final[source] = [row.value for header, batch in log for row in decided.add(header, memoryview(batch))]
+        return final
 
     async def look_up_offsets(self) -> None:
         committed: dict[str, dict[Place, None]] = {}
@@ -260,7 +334,7 @@ def _has_written(lane: IdempotentLane) -> bool:
 
 
 def _is_acknowledged(history: History) -> bool:
-    """What was written last, and after everything else."""
+    """Whether the last write, after everything else, was acknowledged."""
     last = history.writes[-1]
     return last.lane.startswith("probe") and last.outcome is Outcome.ACKNOWLEDGED
 

@@ -1,7 +1,7 @@
-"""What the clients of one history did and saw, as plain facts; who judges them is `sim.checks`.
+"""The actions and observations of the clients of one history, as plain facts; `sim.checks` judges them.
 
 A write, a commit or an administrative action has a beginning and, if it was answered, an end. Without an end its
-outcome is unknown: it may happen at any moment from its beginning on. Must not know: brokers, faults, how to judge.
+outcome is unknown: it may take effect at any moment after its beginning. Must not know: brokers, faults, how to judge.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.sim.machine.loop import SimError
 
 
 class Violation(SimError):
-    """A checker saw something that must never happen. Its first argument is the name of what was broken."""
+    """A checker found something that must never happen. The first argument is the name of the broken rule."""
 
     def __init__(self, what: str, story: str) -> None:
         super().__init__(what, story)
@@ -62,12 +62,12 @@ class Write:
 
 
 NOTHING = -1
-"""In the place of a group's offset: there is none, or it is deleted."""
+"""Stands for a missing or deleted offset of a group."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """Of a group's offset; of NOTHING, where it is deleted."""
+    """A commit of a group's offset; NOTHING if it is deleted."""
 
     group: str
     place: Place
@@ -80,7 +80,7 @@ class Commit:
 
 
 class OffsetRead(NamedTuple):
-    """A group's offset as its coordinator tells it."""
+    """A group's offset as its coordinator returned it."""
 
     group: str
     place: Place
@@ -98,7 +98,7 @@ class Assigned(NamedTuple):
 
 @dataclass(slots=True)
 class Owned:
-    """From the answer that says so until the member asks for something else, or its session may have ended."""
+    """From the assignment until the member requests another, or its session may have ended."""
 
     group: str
     place: Place
@@ -109,12 +109,12 @@ class Owned:
 
 @dataclass(slots=True)
 class AdminAction:
-    """What of a topic was to become what; an empty value of a reassignment calls off the one under way."""
+    """A requested change of a topic; an empty value of a reassignment cancels the current one."""
 
     verb: str
     topic: str
     key: str
-    """Which partition, which setting."""
+    """The partition or the setting."""
     value: str
     begun_s: float
     ended_s: float | None = None
@@ -123,7 +123,7 @@ class AdminAction:
 
 
 class Seen(NamedTuple):
-    """The first time somebody read an offset."""
+    """The first read of an offset."""
 
     value: bytes
     reader: str
@@ -143,7 +143,7 @@ class History:
     admin: list[AdminAction] = field(default_factory=list)
     seen: dict[Place, dict[int, Seen]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
-    """How often what happened, for people: errors by name, records read, rebalances."""
+    """Counts for people: errors by name, records read, rebalances."""
 
     def begin_write(self, place: Place, lane: str, number: int, acks: int, *, is_idempotent: bool) -> Write:
         write = Write(place, lane, number, acks, is_idempotent, self.time())
@@ -170,7 +170,7 @@ class History:
         action.ended_s, action.outcome, action.refusal = self.time(), outcome, refusal
 
     def saw(self, place: Place, offset: int, value: bytes, reader: str, leader: int, leader_epoch: int) -> None:
-        """At once: what anybody reads at an offset is what everybody else reads there."""
+        """Checked at once: every reader must see the same record at an offset."""
         known = self.seen.setdefault(place, {})
         first = known.get(offset)
         if first is None:

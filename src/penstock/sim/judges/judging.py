@@ -1,8 +1,8 @@
-"""What the judges of one history have said.
+"""The findings of the judges of one history.
 
-A history does not end with the first promise that is broken: it goes on for a moment, and the others speak too. What a
-broker logs as a defect, or clients that wait for ever, is often the end of something that a sharper judge has a name
-for. Its name is the verdict then. Must not know: nodes, clients, faults.
+A history does not end with the first broken promise. It continues for a moment, so that other judges can report too. A
+logged defect, or clients that wait forever, is often the consequence of something that a more specific judge can name.
+That name becomes the verdict. Must not know: nodes, clients, faults.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNHANDLED = "no error goes unhandled"
 ENDLESS = "histories come to an end"
 PROGRESS = "a healed cluster makes progress"
 BROAD = (DEFECT, UNHANDLED, ENDLESS, PROGRESS)
-"""They say that something is wrong, and not what."""
+"""Findings that something is wrong, without saying what."""
 
 
 class Breach(NamedTuple):
@@ -30,7 +30,7 @@ class Breach(NamedTuple):
 
 
 class Guard:
-    """Around whatever a judge looks at: a promise that is broken there is noted, and life goes on."""
+    """Guards a judge's check: a broken promise is recorded, and the history continues."""
 
     __slots__ = ("_judging",)
 
@@ -55,7 +55,7 @@ class Judging:
         self._last_step = 0
         self._guard = Guard(self)
         self.breaches: list[Breach] = []
-        """The first of each name, in the order in which they were seen."""
+        """The first of each name, in the order found."""
 
     def failed(self, error: Exception) -> None:
         what, story = _named(error)
@@ -66,17 +66,17 @@ class Judging:
         self.breaches.append(Breach(what, story, error))
 
     def judging(self) -> Guard:
-        """Inside of a node, which would take the error for its own; or where the history shall go on."""
+        """For checks inside a node, which would take the error for its own, or where the history shall continue."""
         return self._guard
 
     @property
     def is_over(self) -> bool:
-        """Nothing more is to be heard."""
+        """No further findings are expected."""
         return bool(self.breaches) and (self._time() >= self._over_s or self._steps() >= self._last_step)
 
     @property
     def verdict(self) -> Breach | None:
-        """The first that says what is wrong, or else the first."""
+        """The first specific finding, else the first."""
         sharp = (breach for breach in self.breaches if breach.what not in BROAD)
         return next(sharp, self.breaches[0] if self.breaches else None)
 

@@ -1,7 +1,6 @@
-"""What is overheard of the metadata quorum, and told to its judges: votes, terms, entries, snapshots.
+"""Observes the metadata quorum and passes votes, terms, entries and snapshots to its judges.
 
-Knows what production calls things there. Must not know: partitions, clients, faults. Invariant: listening changes
-nothing.
+Knows the names in production code. Must not know: partitions, clients, faults. Invariant: listening changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class QuorumEars:
     def __init__(
         self, cluster: SimCluster, judging: Judging, platters: PlatterChecker, speaker: Callable[[], int]
     ) -> None:
-        """`speaker`: the node whose code runs."""
+        """`speaker`: returns the node whose code runs."""
         self._cluster = cluster
         self._judging = judging
         self._platters = platters
@@ -68,7 +67,7 @@ class QuorumEars:
         return overheard
 
     def _voters_since(self, index: int) -> list[tuple[int, ...]]:
-        """Who may have committed it: as the node knows it that applies it first, which is the one that led then."""
+        """The voters that may have committed it, as known to the first node that applies it, which was the leader."""
         node = self._cluster.nodes[self._speaker()]
         configurations = node.membership.quorum._driver.core.node.configurations
         return [configuration.voters for configuration in configurations.since(index)]
@@ -96,7 +95,7 @@ class QuorumEars:
         def overheard(driver: RaftDriver, messages: list[Message]) -> None:
             for message in messages:
                 is_vote = isinstance(message, VoteResponse) and message.granted
-                if is_vote or isinstance(message, RequestVote):  # a candidate votes for itself before it asks
+                if is_vote or isinstance(message, RequestVote):  # a candidate votes for itself before it requests votes
                     with self._judging.judging():
                         self.quorum.voted(
                             driver.node_id, message.term, message.recipient if is_vote else driver.node_id

@@ -1,4 +1,4 @@
-"""What brokers log, between the lines of the trace; and what they say of defects and of damage, to the watch."""
+"""Copies log lines of brokers into the trace; logged defects and damage go to the watch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.api.handlers.fetch import NOT_SERVED
+from penstock.api.fetch_answers import NOT_SERVED
 from penstock.sim.judges.history import Violation
 from penstock.sim.judges.watch import Watch
 from penstock.sim.machine.process import current_process
@@ -14,7 +14,7 @@ from penstock.sim.machine.trace import Trace
 
 
 class _Remarks(logging.Handler):
-    """What brokers log, between the lines of the trace. What they log with a traceback is a defect."""
+    """Copies log lines into the trace. A log line with a traceback is a defect."""
 
     def __init__(self, trace: Trace, watch: Watch) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Remarks(logging.Handler):
 
 @contextmanager
 def remarks(trace: Trace, watch: Watch, *, is_wanted: bool) -> Iterator[None]:
-    """Brokers log into the trace, or nowhere."""
+    """Broker logs go into the trace, or nowhere."""
     logger = logging.getLogger("penstock")
     handler, level, propagates = _Remarks(trace, watch), logger.level, logger.propagate
     logger.propagate = False

@@ -1,6 +1,6 @@
-"""What is overheard of replicas, and told to their judges: commits, appends, cuts, and what is decided of partitions.
+"""Observes replicas and passes commits, appends, cuts and decisions about partitions to their judges.
 
-Knows what production calls things there. Must not know: clients, faults. Invariant: listening changes nothing.
+Knows the names in production code. Must not know: clients, faults. Invariant: listening changes nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState, effective_min_isr
+from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
 from penstock.core.metadata.partition_change import Standing, Wanted
 from penstock.core.metadata.records import BrokerRegistered, MetadataRecord, PartitionChanged, TopicDeleted
+from penstock.records.batch import BatchHeader
 from penstock.replica.partition import Partition
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.chains import ChainChecker, Key
@@ -22,6 +23,7 @@ from penstock.sim.checks.unclean import UncleanElection
 from penstock.sim.cluster import SimCluster
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.judging import Judging
+from penstock.sim.judges.transaction_ears import TransactionEars
 from penstock.sim.machine.loop import NS
 from penstock.sim.machine.process import current_process
 from penstock.sim.places import replaced
@@ -36,21 +38,31 @@ ACCESS = "penstock.cluster.controller_access:ControllerAccess"
 
 
 class ReplicaEars:
-    def __init__(self, cluster: SimCluster, judging: Judging, brokers: BrokerChecker, platters: PlatterChecker) -> None:
+    def __init__(
+        self,
+        cluster: SimCluster,
+        judging: Judging,
+        brokers: BrokerChecker,
+        platters: PlatterChecker,
+        transactions: TransactionEars,
+    ) -> None:
         self._cluster = cluster
         self._loop = cluster.world.loop
         self._judging = judging
         self._brokers = brokers
         self._platters = platters
         self._chains = ChainChecker()
+        self._transactions = transactions
+        self._chains.on_committed = self._was_committed
+        transactions.markers.catch_up = self._look_at_leaders
         self._leases = LeaseChecker()
         self.unclean: dict[str, None] = {UNCLEAN.topic: None}
-        """Topics of which only this is judged: how much they lose."""
+        """Topics that are judged only by how much they lose."""
         self.elections: dict[tuple[str, int], list[UncleanElection]] = {}
-        self._left: dict[tuple[str, int, int], float] = {}  # when a replica was in sync last
-        self._trimmed: dict[Place, None] = {}  # older segments may be left behind a gap: the log begins after it
-        self._deleted: dict[str, None] = {}  # topic ids, by whoever applies it first
-        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # the newest: partition epoch, replicas
+        self._left: dict[tuple[str, int, int], float] = {}  # time when a replica was last in sync
+        self._trimmed: dict[Place, None] = {}  # older segments may remain before a gap; the log begins after it
+        self._deleted: dict[str, None] = {}  # topic ids, recorded by the first node that applies the deletion
+        self._replicas: dict[tuple[str, int], tuple[int, tuple[int, ...]]] = {}  # newest epoch and replicas
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -96,16 +108,16 @@ class ReplicaEars:
         return overheard
 
     def _check_minimum(self, leader: Partition, high_watermark: int) -> None:
-        """What the others have, and this one lacks, could otherwise be lost with a leader that was alone. As the
-        metadata has the setting here, which may have changed just now."""
+        """Otherwise records could be lost with a leader that was alone. Uses the node's own metadata, because the
+        setting may have just changed."""
         overrides = self._cluster.nodes[leader.node_id].membership.image.topic_overrides(leader.topic)
         configured = int(overrides.get(MIN_ISR, leader.config.min_insync_replicas))
-        minimum = effective_min_isr(configured, leader.replicas, leader._adding, leader._removing)
+        minimum = leader.metadata.effective_min_isr(configured)
         if len(leader.replicas) > 1 and len(leader.isr) < minimum:
             raise Violation(
                 "the high watermark waits for min.insync.replicas",
                 f"{leader!r}: {leader.node_id} (epoch {leader.leader_epoch}) moves it to {high_watermark} with in-sync "
-                f"replicas {list(leader.isr)}, and at least {minimum} are asked for",
+                f"replicas {list(leader.isr)}, but at least {minimum} are required",
             )
 
     def _look_at_chain(self, leader: Partition, high_watermark: int) -> None:
@@ -114,12 +126,26 @@ class ReplicaEars:
             self._chains.compacts(key)
         if node in self._brokers.excused:
             self._chains.lose_sight(key)
+            self._transactions.lose_sight(leader)
             return
         disk = self._cluster.machines[node].disk
         self._chains.committed(node, leader, key, leader.log, high_watermark, disk)
 
+    def _look_at_leaders(self) -> None:
+        """What is committed when a broker begins to lead is not told by that."""
+        for node in self._cluster.living.values():
+            for partition in getattr(node, "partitions", ()):
+                is_judged = partition.topic not in self.unclean and partition.log.offline is None
+                if partition.is_leader and is_judged and not partition.log.is_being_cut:
+                    with self._judging.judging():
+                        self._look_at_chain(partition, partition.high_watermark)
+
+    def _was_committed(self, leader: object, header: BatchHeader, batch: bytes) -> None:
+        assert isinstance(leader, Partition)
+        self._transactions.committed(leader, header, batch)
+
     def look_at_members(self, replicas: Mapping[int, Iterable[Partition]]) -> None:
-        """Whether in-sync replicas hold what their leaders have committed. `replicas`: what each living node hosts."""
+        """Check that in-sync replicas hold what their leaders committed. `replicas`: by living node."""
         hosted: dict[Key, dict[int, Partition]] = {}
         for node, partitions in replicas.items():
             for partition in partitions:
@@ -130,7 +156,7 @@ class ReplicaEars:
         for key, others in hosted.items():
             leader = max(others.values(), key=lambda one: (one.leader_epoch, one.is_leader))
             if leader.is_leader:
-                self._look_at_chain(leader, leader.high_watermark)  # one that begins to lead commits nothing by that
+                self._look_at_chain(leader, leader.high_watermark)  # a new leader commits nothing by becoming leader
             for number in leader.isr if leader.is_leader else ():
                 member = others.get(number)
                 if member is not None and member.partition_epoch <= leader.partition_epoch:
@@ -159,15 +185,15 @@ class ReplicaEars:
         )
 
     def _is_durable_on(self, member: int, leader: Partition) -> bool:
-        """A setting that changes reaches brokers one after the other."""
+        """A changed setting reaches brokers one after the other."""
         node = self._cluster.living.get(member)
         hosted = () if node is None else getattr(node, "partitions", ())
         key = leader.topic_id, leader.index
         return all(replica.is_durable for replica in hosted if (replica.topic_id, replica.index) == key)
 
     def _counts_from_before(self, member: int, leader: Partition) -> bool:
-        """What a member showed by fetches, before the topic was to be flushed, goes on to count: should it crash now,
-        the controller does not trust it."""
+        """Records a member fetched before the topic became durable still count: if it crashes now, the controller does
+        not trust it."""
         follower = None if leader.followers is None else leader.followers.by_id.get(member)
         node = self._cluster.living.get(leader.node_id)
         topic = None if node is None else node.image.topics_by_id.get(leader.topic_id)
@@ -176,7 +202,7 @@ class ReplicaEars:
         return follower.end_offset > follower.claimed_offset
 
     def _has_moved_on(self, leader: Partition, member: int) -> bool:
-        """The topic was deleted, or the replica moved away, and this leader has not heard of it yet."""
+        """The topic was deleted, or the replica moved away, and this leader does not know yet."""
         key = leader.topic_id.hex(), leader.index
         return key[0] in self._deleted or (key in self._replicas and member not in self._replicas[key][1])
 
@@ -222,7 +248,7 @@ class ReplicaEars:
             if is_due and partition.log.log_end_offset >= before:
                 self._judging.failed(
                     Violation(
-                        "a follower cuts what its leader does not have",
+                        "a follower cuts records its leader does not have",
                         f"{partition!r} on {partition.node_id} ends at {before} in epoch {latest}; its leader "
                         f"{partition.leader} has epoch {epoch} up to {end_offset}, and nothing was cut",
                     )
@@ -240,7 +266,7 @@ class ReplicaEars:
         return overheard
 
     def _check_damaged(self, partition: Partition, offset: int) -> None:
-        """The disk knows better than whoever read from it."""
+        """Compare with the disk, which is more reliable than the reader that reported damage."""
         owner, disk = partition.log, self._cluster.machines[partition.node_id].disk
         key = partition.topic_id, partition.index
         if self._brokers.is_in_sync(partition.node_id, key) and partition.leader >= 0:
@@ -252,8 +278,8 @@ class ReplicaEars:
         offsets = range(owner.log_start_offset, owner.persisted_recovery_point)
         if self._chains.is_sound(key, disk, paths, offsets, partition.leader_epoch):
             raise Violation(
-                "no sound replica is cut by repair",
-                f"{partition!r} on {partition.node_id} is cut at {offset}, and all of {owner!r} is sound",
+                "repair cuts no intact replica",
+                f"{partition!r} on {partition.node_id} is cut at {offset}, but all of {owner!r} is valid",
             )
 
     # -- decisions ----------------------------------------------------------------------
@@ -261,7 +287,7 @@ class ReplicaEars:
     def _overhear_decision(self, change: Any) -> Any:
         def overheard(before: PartitionState, changed: PartitionChanged) -> PartitionState:
             key = changed.topic_id, before.index
-            if before.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first to hear of it
+            if before.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first node to learn of it
                 self._note_unclean(key, before, changed)
             state: PartitionState = change(before, changed)
             self._leases.decided(key, state.leader_epoch, self._loop.world_time())
@@ -319,7 +345,7 @@ class ReplicaEars:
     # -- flushes ------------------------------------------------------------------------
 
     def _overhear_flush(self, flush: Any) -> Any:
-        """A process that may open nothing more has lost nothing: it tries again."""
+        """A process without free descriptors has lost nothing and retries."""
 
         def overheard(owner: Any, *args: Any) -> Any:
             was_online = owner.offline is None
@@ -328,7 +354,7 @@ class ReplicaEars:
             is_out = was_online and isinstance(error, OSError) and error.errno in NO_DESCRIPTOR
             if is_out and process is not None and self._cluster.is_serving(int(process.host.rpartition("-")[2])):
                 story = f"{owner.directory} on {process.name}: {error}"
-                self._judging.failed(Violation("want of descriptors takes nothing offline", story))
+                self._judging.failed(Violation("missing descriptors take nothing offline", story))
             return result
 
         return overheard

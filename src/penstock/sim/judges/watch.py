@@ -1,8 +1,8 @@
-"""Looking at the nodes of a cluster while they run, without touching them, and telling the checkers.
+"""Observes the nodes of a cluster while they run, without changing them, and informs the checkers.
 
-Here, in `sim.judges.quorum_ears` and in `sim.judges.replica_ears` it is known what production calls things. It looks
+Only this module, `sim.judges.quorum_ears` and `sim.judges.replica_ears` know the names in production code. It checks
 after a turn of the loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant:
-nothing it does changes what nodes do.
+nothing here changes what nodes do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
+from penstock.records.batch import BatchHeader, read_header
 from penstock.replica.partition import Partition
 from penstock.sim.broker import DATA, SimBroker
 from penstock.sim.checks.brokers import BrokerChecker
@@ -24,13 +25,14 @@ from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.judging import Judging
 from penstock.sim.judges.quorum_ears import QuorumEars
 from penstock.sim.judges.replica_ears import ReplicaEars
+from penstock.sim.judges.transaction_ears import TransactionEars
 from penstock.sim.machine.loop_meter import LoopMeter
 from penstock.sim.machine.process import SimProcess, current_process
 from penstock.sim.probes import Probes
 
 LOOK_EVERY_S = 0.004
 MEMBERS_EVERY = 12
-"""So many looks to one at the batches of all in-sync replicas."""
+"""Number of checks per check of the batches of all in-sync replicas."""
 
 
 class Watch:
@@ -40,16 +42,17 @@ class Watch:
         self._look_every_s = look_every_s
         self._next_look_s = 0.0
         self._processes: dict[int, SimProcess] = {}
-        self._versions: dict[int, tuple[int, int]] = {}  # of the image that was last looked at
+        self._versions: dict[int, tuple[int, int]] = {}  # of the image last checked
         self.judging = Judging(self._loop.world_time, lambda: self._loop.steps)
         platters = PlatterChecker({number: machine.disk for number, machine in cluster.machines.items()})
         self.brokers = BrokerChecker()
         cluster.on_died = self.brokers.forget
         self._quorum_ears = QuorumEars(cluster, self.judging, platters, self._speaker)
         self.quorum = self._quorum_ears.quorum
-        self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters)
+        self.transactions = TransactionEars(cluster, self.judging)
+        self._replica_ears = ReplicaEars(cluster, self.judging, self.brokers, platters, self.transactions)
         self.unclean = self._replica_ears.unclean
-        """Topics that may lose what was committed: see `checks.unclean`."""
+        """Topics that may lose committed records: see `checks.unclean`."""
         self.probes = Probes(cluster)
         self.meter = LoopMeter(self._loop, self.judging, self._is_counted_on)
         self.looks = 0
@@ -59,33 +62,37 @@ class Watch:
         self._loop.after_turn = self._after_turn
         try:
             with ExitStack() as stack:
-                for ears in (self._quorum_ears, self._replica_ears, self.meter, self.probes):
+                for ears in (self._quorum_ears, self._replica_ears, self.transactions, self.meter, self.probes):
                     stack.enter_context(ears.listening())
                 yield
         finally:
             self._loop.after_turn = None
 
     def excuse(self, number: int) -> None:
-        """Its disk was damaged: what it lacks is no broker's fault."""
+        """Its disk was damaged: missing records are no broker's fault."""
         self.brokers.excused[number] = None
 
+    def lost_metadata(self, number: int) -> None:
+        """It has forgotten what it promised."""
+        self.quorum.emptied(number)
+
     def lost_disk(self, number: int) -> None:
-        """There is nothing on it: what it lacks is no broker's fault, and what it promised is forgotten."""
+        """Its disk is empty: missing records are no broker's fault, and its promises are forgotten."""
         self.excuse(number)
         self.quorum.emptied(number)
 
     def found_damage(self, host: str, what: str) -> None:
-        """A broker says so."""
+        """A broker reports damage."""
         number = int(host.partition("#")[0].rpartition("-")[2])
         if number not in self.brokers.excused:
-            self.failed(Violation("what is sound is not taken for damaged", f"{host}: {what}"))
+            self.failed(Violation("intact data is not taken for damaged", f"{host}: {what}"))
 
     def pardon(self) -> None:
-        """All damage was repaired: from here on nobody is excused."""
+        """All damage was repaired: from now on no node is excused."""
         self.brokers.excused.clear()
 
     def failed(self, error: Exception) -> None:
-        """Ends the run, when the others have had a moment to speak."""
+        """Ends the run after the other judges have had a moment."""
         self.judging.failed(error)
 
     def _speaker(self) -> int:
@@ -102,7 +109,7 @@ class Watch:
             self.quorum.forget(number)
 
     def _is_counted_on(self, process: SimProcess) -> bool:
-        """Not the driver: where it looks into files, a judge does."""
+        """Excludes the driver, because its reads of files are those of judges."""
         is_broker = process.host.startswith(host_of(0)[:-1])
         return is_broker and self._cluster.is_serving(int(process.host.rpartition("-")[2]))
 
@@ -141,19 +148,21 @@ class Watch:
                     for hosted in node.partitions.by_name.values()
                     for partition in hosted
                     if partition is not None
-                    # Begun anew it may end below where it was, for as long as nobody reads it.
+                    # A log that starts again may end lower while it is not read.
                     if partition.log.offline is None
                     and not partition.log.is_being_cut
                     and partition.topic not in unclean
                 ]
         self.brokers.look(replicas)
+        for partitions in replicas.values():
+            self.transactions.look(partitions)
         if self.looks % MEMBERS_EVERY == 0:
             self._replica_ears.look_at_members(replicas)
 
     # -- how the cluster is -------------------------------------------------------------
 
     def ailments(self) -> list[str]:
-        """What keeps the cluster from being well, one sentence each; none: it is."""
+        """Reasons why the cluster is not well, one sentence each; empty if it is."""
         living = self._cluster.living
         found = [f"node {number} is down" for number in self._cluster.started if number not in living]
         images = {n: node.image for n, node in living.items() if _part(node, "image") is not None}
@@ -164,7 +173,7 @@ class Watch:
                 for state in topic.partitions:
                     name = f"{topic.name}-{state.index}"
                     if state.leader not in living:
-                        found.append(f"{name} is led by {state.leader}, says {number}")
+                        found.append(f"{name} is led by {state.leader} according to {number}")
                     elif sorted(state.isr) != sorted(state.replicas):
                         found.append(f"{name}: in sync {list(state.isr)} of {list(state.replicas)}, says {number}")
                     elif state.is_reassigning:
@@ -186,7 +195,7 @@ class Watch:
         return not self.ailments()
 
     def controller(self) -> int | None:
-        """The leader of the metadata quorum's latest term, as far as anybody knows."""
+        """The leader of the metadata quorum's latest known term."""
         found: tuple[int, int] | None = None
         for number, node in self._cluster.living.items():
             membership = _part(node, "membership")
@@ -195,7 +204,7 @@ class Watch:
         return None if found is None else found[1]
 
     def led(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Leader and replicas of each partition that is led, as the controller's node sees it."""
+        """Leader and replicas of each partition with a leader, according to the controller's node."""
         number = self.controller()
         if number is None:
             return []
@@ -204,9 +213,9 @@ class Watch:
         return [(state.leader, state.replicas) for state in states if state.leader in self._cluster.ids]
 
     def held_up(self, number: int) -> list[str]:
-        """Partitions of several replicas that this node leads, by its own word and by the controller's, and whose last
-        records are not stable on its disk. None where nobody could decide that another leads them: too few of the
-        voters have a disk that answers."""
+        """Replicated partitions that this node leads, by its own and the controller's metadata, and whose last records
+        are not stable on its disk. None if no other leader can be elected, because too few voters have a disk that
+        responds."""
         node = self._cluster.living.get(number)
         controller = self.controller()
         if node is None or controller is None or not self._can_decide_without(number):
@@ -217,7 +226,7 @@ class Watch:
             for partition in _part(node, "partitions") or ()
             if partition.is_leader and len(partition.replicas) > 1 and partition.is_durable
             if partition.log.stable_offset < partition.log.log_end_offset
-            # The node itself may not hear of it: its metadata log is on the same disk.
+            # The node itself may not learn of it: its metadata log is on the same disk.
             if partition.topic in topics and topics[partition.topic].partitions[partition.index].leader == number
         ]
 
@@ -230,7 +239,7 @@ class Watch:
         )
 
     def offline(self) -> list[int]:
-        """Nodes with a log that serves no more until they are restarted."""
+        """Nodes with a log that stays offline until a restart."""
         return [
             number
             for number, node in self._cluster.living.items()
@@ -238,10 +247,10 @@ class Watch:
         ]
 
     def stalled(self, what: str) -> None:
-        self.failed(Violation("a hung disk is left behind", what))
+        self.failed(Violation("other brokers take over from a hung disk", what))
 
     def high_watermarks(self, number: int) -> dict[Place, int]:
-        """Of what this node has a replica of, as the leaders have it. While the cluster is well."""
+        """High watermarks of this node's replicas, according to the leaders. While the cluster is well."""
         living = self._cluster.living
         return {
             Place(topic.name, state.index): living[state.leader].partitions.get(topic.name, state.index).high_watermark
@@ -251,7 +260,7 @@ class Watch:
         }
 
     def undisturbed(self) -> frozenset[Place]:
-        """Partitions that one process led from beginning to end."""
+        """Partitions that one process led the whole time."""
         image = next(iter(self._cluster.living.values())).image
         return frozenset(
             Place(topic.name, state.index)
@@ -261,9 +270,18 @@ class Watch:
         )
 
     def leader_epochs(self, place: Place) -> frozenset[int]:
-        """As living brokers know it."""
+        """As known to living brokers."""
         images = [node.image for node in self._cluster.living.values()]
         return frozenset(image.topics[place.topic].partitions[place.partition].leader_epoch for image in images)
+
+    def leader_log(self, place: Place) -> Iterator[tuple[BatchHeader, bytes]]:
+        """What is committed, from the disk of the leader. While the cluster is well."""
+        living = self._cluster.living
+        state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
+        high_watermark = living[state.leader].partitions.get(place.topic, place.partition).high_watermark
+        for next_offset, batch in batches(self._cluster.machines[state.leader].disk, f"{DATA}/{place}"):
+            if next_offset <= high_watermark:
+                yield read_header(batch), batch
 
     def log_starts(self, place: Place) -> dict[int, int]:
         """Of every replica. While the cluster is well."""
@@ -282,7 +300,7 @@ class Watch:
     # -- in the end ---------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicFacts]:
-        """While the cluster is well: all have the same."""
+        """While the cluster is well, when all nodes agree."""
         image = next(iter(self._cluster.living.values())).image
         return {
             name: TopicFacts(
@@ -292,7 +310,7 @@ class Watch:
         }
 
     def broker_settings(self) -> dict[str, Mapping[str, str]]:
-        """By number, and of all brokers under no name. While the cluster is well."""
+        """By node id, and for all brokers under an empty name. While the cluster is well."""
         image = next(iter(self._cluster.living.values())).image
         return {name: settings for (kind, name), settings in image.configs.items() if kind == RESOURCE_BROKER}
 
@@ -302,13 +320,13 @@ class Watch:
         return self._replica_ears.elections.get((topic.topic_id.hex(), place.partition), [])
 
     def voters(self) -> dict[int, tuple[int, ...]]:
-        """Of the metadata quorum, as each node has them."""
+        """Of the metadata quorum, as each node knows them."""
         return {
             number: node.membership.quorum.status.configuration.voters for number, node in self._cluster.living.items()
         }
 
     def check_ending(self) -> None:
-        """Once the cluster is well and nobody writes: replicas hold the same."""
+        """When the cluster is well and no client writes: replicas are equal."""
         image = next(iter(self._cluster.living.values())).image
         for topic in image.topics.values():
             policy = image.configs.get((RESOURCE_TOPIC, topic.name), {}).get("cleanup.policy", "")
@@ -330,5 +348,5 @@ class Watch:
 
 
 def _part(node: SimBroker, name: str) -> Any:
-    """Of a node that may still be starting."""
+    """A part of a node that may still be starting."""
     return getattr(node, name, None)

@@ -1,7 +1,7 @@
-"""The broker's side of a simulated connection: the channel port and the listener over it.
+"""The broker's side of a simulated connection: the channel port and its listener.
 
-The same rules as `net.channel.SocketChannel`: what the peer takes leaves at once, the rest is queued; above the high
-mark the receiver is told when there is room again; a slice is read from its file piece by piece as the peer takes it;
+Follows `net.channel.SocketChannel`: bytes that the peer accepts leave at once, the rest is queued; above the high mark
+the receiver is notified when there is room again; a slice is read from its file in pieces as the peer accepts them;
 draining ends with a pause in which the peer may hang up.
 """
 
@@ -90,7 +90,7 @@ class SimChannel:
             self._linger()
 
     def _send_part(self, part: Part | memoryview) -> int:
-        """Sends what the window takes of the first part and leaves the rest at the head of the queue."""
+        """Send as much of the first part as the window allows; leave the rest at the head of the queue."""
         queue = self._queue
         if isinstance(part, FileSlice):
             room = min(part.size, self._endpoint.room_bytes)

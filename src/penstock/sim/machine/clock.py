@@ -1,8 +1,8 @@
-"""Time and chance of one simulated node.
+"""Time and randomness of one simulated node.
 
 Fair faults: a wall clock that is off, runs too fast or too slow, and jumps in either direction, as an operator or NTP
-makes it; a monotonic clock that stands still while its machine is suspended, and the loop's timers with it.
-Not fair, and not done: a monotonic clock that goes back or runs at another speed than the loop's timers.
+may cause; a monotonic clock that stops while its machine is suspended, together with the loop's timers.
+Not fair, and not simulated: a monotonic clock that goes back or runs at another speed than the loop's timers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-EPOCH_MS = 1_700_000_000_000  # when a world begins
+EPOCH_MS = 1_700_000_000_000  # start of a world
 
 
 class SimClock:
@@ -22,7 +22,7 @@ class SimClock:
         skew_ms: float = 0.0,
         drift_ppm: float = 0.0,
     ) -> None:
-        """`time` as the process has it, which may have been suspended; `world_time` goes on."""
+        """`time` is the process's time, which stops while suspended; `world_time` continues."""
         self._time = time
         self._world_time = world_time or time
         self.skew_ms = self._usual_skew_ms = skew_ms
@@ -38,7 +38,7 @@ class SimClock:
         self.skew_ms += by_ms
 
     def set_right(self) -> None:
-        """Back to where it would be had it never jumped."""
+        """Undo all jumps."""
         self.skew_ms = self._usual_skew_ms
 
 

@@ -1,4 +1,4 @@
-"""The bytes of one simulated file: what readers see, what is on the platter, and the changes in between.
+"""The bytes of one simulated file: as seen by readers, as stored on the platter, and the changes in between.
 
 Must not know: names, processes, when the power fails.
 """
@@ -19,7 +19,7 @@ class Content:
         self.stable = bytearray()
         self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes) or (new size, None)
         self.rewritten = 0
-        """Grows when stable bytes change; not when more are added at the end."""
+        """Grows when stable bytes change, but not when bytes are appended."""
         self._settled = 0
 
     @property
@@ -32,12 +32,12 @@ class Content:
         apply(self.data, position, data)
 
     def sync(self, mark: int | None = None) -> None:
-        """Make stable what was done before `mark`, or all of it."""
+        """Make changes before `mark` stable, or all."""
         for position, data in self._take(mark):
             self._keep(position, data)
 
     def settle(self, random: Random, mark: int | None = None) -> None:
-        """Decide what of it reached the platter; the rest never will."""
+        """Decide which changes reached the platter; the others are lost."""
         changes = self._take(mark)
         mode = random.randrange(4)
         count = random.randint(0, len(changes)) if mode == 0 else len(changes)
@@ -57,7 +57,7 @@ class Content:
                 self._keep(position, data)
 
     def _scatter(self, position: int, data: bytes, random: Random) -> None:
-        """Any of its sectors, in any order; a file that was to grow may have, without the bytes."""
+        """Keep any of its sectors, in any order; a growing file may have grown without the bytes."""
         if random.random() < 0.5 and len(self.stable) < position + len(data):
             self._keep(position + len(data), b"")
         end = position + len(data)

@@ -1,6 +1,6 @@
-"""The names in one simulated directory: what readers see, what is on the platter, and the changes in between.
+"""The names in one simulated directory: as seen by readers, as stored on the platter, and the changes in between.
 
-A directory is a thing of its own, whatever it is called: renamed, it takes along what is in it, stable or not.
+A directory is an object independent of its name: after a rename it keeps its content, stable or not.
 Must not know: paths, processes, when the power fails.
 """
 
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from penstock.sim.machine.content import Content
 
 Entry: TypeAlias = "Content | Directory"
-NameChange: TypeAlias = "tuple[Directory, str, Entry | None]"  # None: the name goes
+NameChange: TypeAlias = "tuple[Directory, str, Entry | None]"  # None: the name is removed
 
 
 class Directory:
@@ -24,7 +24,7 @@ class Directory:
         self.stable: dict[str, Entry] = {}
         self.version = 0
         """Grows when a stable name changes."""
-        self._changes: list[tuple[NameChange, ...]] = []  # each as one
+        self._changes: list[tuple[NameChange, ...]] = []  # each is atomic
         self._settled = 0
 
     @property
@@ -33,7 +33,7 @@ class Directory:
         return self._settled + len(self._changes)
 
     def change(self, *parts: NameChange) -> None:
-        """As one; stable with this directory."""
+        """Atomic; stable with this directory."""
         self._changes.append(parts)
         for directory, name, entry in parts:
             _put(directory.names, name, entry)
@@ -45,7 +45,7 @@ class Directory:
         self._forget(count)
 
     def settle(self, random: Random) -> None:
-        """Decide what reached the platter, here and in every directory that is there afterwards; the rest is gone."""
+        """Decide what reached the platter, here and in every remaining directory; the rest is gone."""
         mode = random.randrange(3) if self._changes else 0
         count = random.randint(0, len(self._changes)) if mode == 0 else len(self._changes)
         for parts in self._changes[:count]:

@@ -1,20 +1,21 @@
 """A disk in memory that behaves as badly as a real one may.
 
-Fair faults, all drawn from the `Random` it is given:
-- Power failure (`crash`): what was not synced survives in any mixture. Every write since the last sync of its
+Fair faults, all drawn from the given `Random`:
+
+- Power failure (`crash`): unsynced changes survive in any mixture. Every write since the last sync of its
   file is kept, lost, torn at a byte or a 512-byte sector, or left with any of its sectors (holes read as zeros, and
   a file may have grown by nothing else); a truncation is kept or lost; a new, renamed or removed name is kept or lost
-  until its directory is synced. Sometimes a mere prefix survives,
-  as on a journalling file system; sometimes everything does.
+  until its directory is synced. Sometimes only a prefix survives, as on a journalling file system; sometimes
+  everything does.
 - Process death (`kill`): open files are gone, the page cache stays.
 - Crash at the k-th change (`crash_after`): SimCrash, which nothing catches, before or after the change.
-- A full disk (`capacity`): a write takes what fits and raises ENOSPC. A new name may need a block that is not there.
+- A full disk (`capacity`): a write takes what fits and raises ENOSPC. A new name may need a missing block.
 - A failing write (`fail_write`): EIO, with any part of it done.
 - A failing sync (`fail_sync`): EIO, and as on Linux the pages count as clean afterwards, whatever the disk has.
-- Any other call that fails (`fail_call`): with the errno it is given, and nothing done; of a write, any part.
-- Bit rot (`flip_bit`), in what is stable. A disk that is lost, and another in its place (`replace`).
+- Any other failing call (`fail_call`): with the given errno, and nothing done; for a write, any part.
+- Bit rot (`flip_bit`) in stable bytes. A lost disk, replaced by an empty one (`replace`).
 
-Not fair, and not done: losing bytes that were synced, reordering writes across a sync, breaking the atomicity of
+Not fair, and not simulated: losing synced bytes, reordering writes across a sync, breaking the atomicity of
 a rename. Names obey the same paths as the real disk; there are no links and no permissions.
 """
 
@@ -34,11 +35,11 @@ from penstock.sim.machine.directory import Directory
 BLOCK = 4096
 CALLS = ("write", "truncate", "sync", "open", "list", "make", "rename", "remove", "sync directory")
 NEED_A_DESCRIPTOR = ("open", "list", "sync directory")
-"""These open something."""
+"""Calls that open something."""
 
 
 class SimCrash(BaseException):
-    """The machine stopped. Not an Exception: no code may survive it."""
+    """The machine stopped. Not an Exception, because no code may survive it."""
 
 
 class SimFile:
@@ -67,7 +68,7 @@ class SimFile:
         return data if self._disk.misread is None else self._disk.misread(self.path, position, data)
 
     def send(self, position: int, size: int) -> bytes:
-        """As the kernel does."""
+        """Like the kernel's sendfile."""
         return bytes(self._check().data[position : position + size])
 
     def write(self, position: int, parts: Sequence[Buffer]) -> int:
@@ -97,7 +98,7 @@ class SimFile:
         self.sync_to(None)
 
     def mark(self) -> int:
-        """What a sync that begins now is sure to cover."""
+        """Everything that a sync starting now must cover."""
         return self._content.mark
 
     def sync_to(self, mark: int | None) -> None:
@@ -124,7 +125,7 @@ class SimFile:
 
 
 class _Boundary:
-    """Around every change: the place where the machine may stop, before it or after it."""
+    """Surrounds every change: the machine may stop before or after it."""
 
     __slots__ = ("_disk",)
 
@@ -152,11 +153,11 @@ class SimDisk:
         self.fail_sync: Callable[[str], bool] | None = None
         self.fail_write: Callable[[str], bool] | None = None
         self.fail_call: Callable[[str, str], int | None] | None = None
-        """Asked with the name of the call (one of CALLS) and the path; an errno: it fails."""
+        """Called with the name of the call (one of CALLS) and the path; an errno makes it fail."""
         self.misread: Callable[[str, int, bytes], bytes] | None = None
-        """Asked with the path, the position and what is there: what a reader gets instead. What is sent is right."""
+        """Called with path, position and bytes; returns what a reader gets instead. Sent bytes are correct."""
         self.crash_after: int | None = None  # the number of `changes` at which to raise SimCrash
-        self.on_crash: Callable[[], None] | None = None  # told before SimCrash is raised
+        self.on_crash: Callable[[], None] | None = None  # called before SimCrash is raised
         self.changes = 0
         self.generation = 0
         self._root = Directory()
@@ -257,7 +258,7 @@ class SimDisk:
             target.change((target, new_name, entry))
 
     def sync_directory(self, path: str, mark: int | None = None) -> None:
-        """`mark`: of `names_mark`; what was done after that is left out."""
+        """`mark`: from `names_mark`; later changes are left out."""
         directory = self._directory(path)
         with self._boundary:
             if self.fail_sync is not None and self.fail_sync(path):
@@ -289,12 +290,12 @@ class SimDisk:
         self.generation += 1
 
     def replace(self) -> None:
-        """By another one, on which there is nothing."""
+        """Replace the disk with an empty one."""
         self._root = Directory()
         self.kill()
 
     def lose(self, path: str) -> None:
-        """A directory with all that is in it, from the platter as well. The machine is down."""
+        """Lose a directory with its content, from the platter too. The machine is down."""
         parent, name = self._parent(path)
         assert parent is not None
         parent.sync()
@@ -314,18 +315,18 @@ class SimDisk:
         if code is not None:
             raise _error(code, path)
 
-    # -- looking at it ---------------------------------------------------------------------------------------
+    # -- inspection ------------------------------------------------------------------------------------------
 
     def names_mark(self, path: str) -> int:
-        """What a sync of this directory that begins now is sure to cover."""
+        """Everything that a sync of this directory starting now must cover."""
         return self._directory(path).mark
 
     def names(self, path: str) -> list[str]:
-        """As `list_directory`, whatever fails."""
+        """Like `list_directory`, without failures."""
         return sorted(self._directory(path).names)
 
     def peek(self, path: str, position: int, end: int) -> bytes:
-        """What a reader would see, without one."""
+        """The bytes that a reader would see."""
         return bytes(self._content(path).data[position:end])
 
     def stable_size(self, path: str) -> int:
@@ -333,7 +334,7 @@ class SimDisk:
         return min(len(content.stable), len(content.data))
 
     def stable_directory(self, path: str) -> Directory | None:
-        """What is called so on the platter."""
+        """The directory of this path on the platter."""
         at = self._root
         for name in _names(path):
             entry = at.stable.get(name)
@@ -348,7 +349,7 @@ class SimDisk:
         return self.capacity - sum(len(content.data) for content in self._root.contents())
 
     def _find_room(self, path: str) -> None:
-        """For a name: in a block that has room, or in a new one."""
+        """For a name: in an existing block with room, or in a new one."""
         if self.capacity is not None and self.free_bytes() < BLOCK and self.random.random() < 0.5:
             raise OSError(errno.ENOSPC, "no space left on device", path)
 

@@ -1,10 +1,9 @@
 """One end of a simulated TCP connection: a non-blocking socket with readiness callbacks.
 
-Bytes written arrive in order, cut into pieces as the network pleases, and only as many are under way or unread as the
-window allows. While the path is shut they wait, as retransmissions do, and arrive some time after it opens; after
-`GIVE_UP_S` of that the sender is told ETIMEDOUT. Bytes for a socket that is closed, or for a machine that has been
-started anew, are answered with a reset. Must not know: what stands on top (`sim.machine.channel`,
-`sim.machine.transport`), who shuts paths and why (`sim.machine.network`).
+Written bytes arrive in order, in pieces of any size, and the window limits the bytes in flight or unread. While the
+path is blocked they wait, like retransmissions, and arrive some time after it opens; after `GIVE_UP_S` the sender gets
+ETIMEDOUT. Bytes for a closed socket, or for a restarted machine, are answered with a reset. Must not know: the layers
+above (`sim.machine.channel`, `sim.machine.transport`), who blocks paths and why (`sim.machine.network`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from penstock.sim.machine.trace import Trace
 
 Address = tuple[str, int]
 
-GIVE_UP_S = 900.0  # about what Linux does with its default of 15 retransmissions
+GIVE_UP_S = 900.0  # about the time of Linux's default of 15 retransmissions
 
 DATA: Final = 0
 FIN: Final = 1
@@ -31,7 +30,7 @@ RST: Final = 2
 
 
 class Fabric(Protocol):
-    """What the endpoints need to know of the network between them."""
+    """The network as its endpoints need it."""
 
     loop: SimLoop
     trace: Trace
@@ -42,7 +41,7 @@ class Fabric(Protocol):
         ...
 
     def boot_of(self, host: str) -> int:
-        """How often the machine has been started."""
+        """Number of starts of the machine."""
         ...
 
     def is_open(self, source: str, destination: str) -> bool: ...
@@ -50,13 +49,13 @@ class Fabric(Protocol):
     def arrival_time(self, source: str, destination: str, size: int) -> float: ...
 
     def cut(self, source: str, destination: str, size: int) -> int:
-        """How many of these bytes travel together; the rest goes in another piece."""
+        """Number of these bytes that travel together; the rest goes in another piece."""
         ...
 
     def retransmission_delay_s(self) -> float: ...
 
     def stalled(self, endpoint: Endpoint) -> None:
-        """To be told (`resume`) when a path opens or a machine comes up."""
+        """Ask for a `resume` when a path opens or a machine comes up."""
         ...
 
     def forget(self, endpoint: Endpoint) -> None: ...
@@ -89,8 +88,8 @@ class Endpoint:
         self._is_read_due = self._is_write_due = False
         # towards the peer
         self._under_way: deque[tuple[float, int, bytes]] = deque()
-        self._outstanding_bytes = 0  # written here and not read there
-        self._read_there_bytes = 0  # of those, read there, but the news cannot get back
+        self._outstanding_bytes = 0  # written here and not read by the peer
+        self._read_there_bytes = 0  # of those, read by the peer without an acknowledgement yet
         self._last_due = 0.0
         self._is_pumping = False
         self._stalled_at: float | None = None
@@ -109,7 +108,7 @@ class Endpoint:
     # -- the owner's side: reading ------------------------------------------------------
 
     def read(self, size: int) -> bytes | None:
-        """Up to `size` bytes; b"" at the end of the stream; None when there is nothing now. Raises OSError."""
+        """Up to `size` bytes; b"" at the end of the stream; None if there are none now. Raises OSError."""
         if self._error is not None:
             raise self._error
         if self._unread:
@@ -143,11 +142,11 @@ class Endpoint:
 
     @property
     def room_bytes(self) -> int:
-        """How much `write` would take now."""
+        """How much `write` would accept now."""
         return max(self._window_bytes - self._outstanding_bytes, 0)
 
     def write(self, data: Buffer) -> int:
-        """Takes what the window allows, maybe nothing. Raises OSError."""
+        """Accept what the window allows, perhaps nothing. Raises OSError."""
         if self._error is not None:
             raise self._error
         if self._is_write_shut or self.is_closed:
@@ -170,7 +169,7 @@ class Endpoint:
             self._send(FIN)
 
     def close(self) -> None:
-        """What was written still arrives, unless there are bytes unread: then the peer is reset, as by a kernel."""
+        """Written bytes still arrive, unless there are unread bytes: then the peer gets a reset, as from a kernel."""
         if self.process.is_alive:
             self.close_by_kernel()
 
@@ -179,7 +178,7 @@ class Endpoint:
             self._reset_peer()
 
     def close_by_kernel(self) -> None:
-        """The process is gone or wants no more."""
+        """The process is gone or has closed it."""
         if self.is_closed:
             return
         if self._unread:
@@ -194,13 +193,13 @@ class Endpoint:
         self._forget_when_done()
 
     def vanish(self) -> None:
-        """The machine is gone: what was under way is lost with it, and nobody is told."""
+        """The machine is gone: bytes in flight are lost, and no peer is notified."""
         self.is_closed = True
         self._under_way.clear()
         self._fabric.forget(self)
 
     def break_off(self) -> None:
-        """A reset from nowhere, such as a firewall sends: the owner is told."""
+        """A reset from outside, such as from a firewall: the owner is notified."""
         self._break(_reset())
 
     def _reset_peer(self) -> None:
@@ -212,7 +211,7 @@ class Endpoint:
             self._send(RST)
         self._forget_when_done()
 
-    # -- under way ----------------------------------------------------------------------
+    # -- in flight ----------------------------------------------------------------------
 
     def _send(self, kind: int, data: bytes = b"") -> None:
         due = self._fabric.arrival_time(self.local[0], self.peer[0], len(data))
@@ -268,7 +267,7 @@ class Endpoint:
             self._break(TimeoutError(errno.ETIMEDOUT, "connection timed out"))
 
     def resume(self) -> bool:
-        """A path opened. Whether this endpoint has nothing more to wait for."""
+        """A path opened. Return whether this endpoint has nothing more to wait for."""
         if self._is_shut():
             return False
         if self._stalled_at is not None:
@@ -281,7 +280,7 @@ class Endpoint:
         return self._read_there_bytes == 0
 
     def _read_there(self, size: int) -> None:
-        """The peer's process took bytes; the news takes the way back, if there is one."""
+        """The peer's process read bytes; the acknowledgement travels back if the path is open."""
         self._read_there_bytes += size
         if self.is_hung or not self._fabric.is_open(self.peer[0], self.local[0]):
             self._fabric.stalled(self)
@@ -293,7 +292,7 @@ class Endpoint:
     # -- arrived ------------------------------------------------------------------------
 
     def _arrived(self, kind: int, data: bytes) -> bool:
-        """False: there is nobody, and the sender is to be told."""
+        """Return False if there is no receiver and the sender must be notified."""
         if kind == RST:
             self._break(_reset())
         elif self.is_closed:

@@ -1,6 +1,6 @@
-"""A callback that is due or will be: asyncio's handle, made without a frame of Python. A history has tens of thousands.
+"""A pending callback: asyncio's handle, created without a Python frame. A history has tens of thousands.
 
-Must not know: loops, processes. Invariant: cancelled means that there is no callback.
+Must not know: loops, processes. Invariant: a cancelled handle has no callback.
 """
 
 from __future__ import annotations

@@ -1,18 +1,20 @@
 """An event loop with virtual time: nothing waits, time jumps to the next timer.
 
-Callbacks run first in, first out, timers by time and then by age, so a run is a function of what was scheduled. Every
-turn moves the clock by its resolution, or code that polls until a deadline would poll for ever. Callbacks of dead
-processes are dropped (`sim.machine.process`), and the clock of one that was suspended stood still meanwhile.
-Connections come from a `Network`; there are no threads, signals, subprocesses or descriptors, and whoever asks for one
-is told so by NotImplementedError or NoThreads.
+Callbacks run first in, first out, timers by time and then by age, so a run depends only on what was scheduled. Every
+turn advances the clock by its resolution; otherwise code that polls until a deadline would poll forever. Callbacks of
+dead processes are dropped (`sim.machine.process`), and the clock of a suspended process stops.
+
+Connections come from a `Network`. There are no threads, signals, subprocesses or descriptors; requests for them raise
+NotImplementedError or NoThreads.
 
 Errors, all of them named and none of them swallowed:
+
 SimError
 +-- Deadlock          nothing is scheduled and the awaited future is not done
 +-- TimeLimit         the virtual time allowed for this run is over
 +-- StepLimit         so many callbacks ran that something must be spinning
-+-- NoThreads         run_in_executor: work that may block goes through the Workers port
-`-- UnhandledError    a callback raised, or a task failed and nobody looked
++-- NoThreads         run_in_executor: blocking work must use the Workers port
+`-- UnhandledError    a callback raised, or a task failed and its exception was not retrieved
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class UnhandledError(SimError):
 
 
 class Network(Protocol):
-    """What stands behind `create_connection` and `create_server`."""
+    """The implementation of `create_connection` and `create_server`."""
 
     async def create_connection(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
@@ -78,7 +80,7 @@ class Network(Protocol):
 
 
 class SimFuture(asyncio.Future[T]):
-    """Knows whose it is: what a dead process did not look at is no defect."""
+    """Knows its process: an exception that a dead process did not retrieve is no defect."""
 
     process: SimProcess | None = None
 
@@ -100,17 +102,17 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
         self._is_closed = False
         self._is_stopping = False
-        self._has_slept = False  # any process at any time: few worlds pay for what few have
+        self._has_slept = False  # any process at any time, so that most worlds skip the check
         self.max_steps = max_steps
         self.steps = 0
         self.network: Network | None = None
         self.after_turn: Callable[[], None] | None = None
-        """Somebody who watches. May raise, and must change nothing."""
+        """An observer. It may raise, and must change nothing."""
 
     # -- time and callbacks -------------------------------------------------------------
 
     def time(self) -> float:
-        """As the process has it on whose behalf this code runs: its clock stood still while it was suspended."""
+        """The time of the running process: its clock stops while it is suspended."""
         if self._has_slept and (process := CURRENT.get()) is not None:
             return (self._now_ns - process.slept_ns) / NS
         return self._now_ns / NS
@@ -129,7 +131,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.append(handle)
         return handle
 
-    # One thread is all there is.
+    # There is only one thread.
     call_soon_threadsafe = call_soon
 
     def call_later(
@@ -161,7 +163,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def _drop_unwanted(self) -> None:
-        """Most timers are time limits of what ends well before, and every other one has a longer way through them."""
+        """Most timers are timeouts of work that finishes earlier; they slow down all other timers."""
         self._timers[:] = [timer for timer in self._timers if _is_wanted(timer[2])]
         heapify(self._timers)
         self._many_timers = max(2 * len(self._timers), FEW_TIMERS)
@@ -182,7 +184,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         self._check_open()
         self._task_count += 1
-        # asyncio's own numbers go on from run to run; these are the same for the same seed.
+        # asyncio's own numbers continue from run to run; these are the same for the same seed.
         task: SimTask[T] = SimTask(
             cast("Coroutine[Any, Any, T]", coro),
             loop=self,
@@ -198,12 +200,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         return [task for task, owner in self._tasks.items() if owner is process]
 
     def pause(self, process: SimProcess) -> None:
-        """SIGSTOP: nothing of it runs until `resume`; time goes on."""
+        """SIGSTOP: the process does not run until `resume`; time goes on."""
         if process.held is None:
             process.held = []
 
     def suspend(self, process: SimProcess) -> None:
-        """As `pause`, and its clock and its timers stand still with it."""
+        """Like `pause`, but its clock and its timers stop too."""
         self.pause(process)
         if process.suspended_ns is None:
             process.suspended_ns = self._now_ns
@@ -225,7 +227,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.extend(held or ())
 
     def keep_busy(self, process: SimProcess, for_s: float) -> None:
-        """What it did in this turn takes so long: its next one comes after that."""
+        """Its work in this turn takes so long that its next turn comes after that."""
         process.busy_until_ns = self._now_ns + round(for_s * NS)
 
     # -- running ------------------------------------------------------------------------
@@ -270,14 +272,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._is_running = False
 
     def _turn_until(self, is_over: Callable[[], bool], deadline_ns: int | None) -> None:
-        """A turn: what is due now, once; if nothing is, first go to when something will be."""
+        """A turn runs everything due now, once; if nothing is due, first advance to the next timer."""
         timers, ready, limit_ns = self._timers, self._ready, math.inf if deadline_ns is None else deadline_ns
         while not is_over():
             if not ready:
                 while timers and not _is_wanted(timers[0][2]):
                     heappop(timers)
                 if not timers:
-                    raise Deadlock(f"nothing is scheduled at {self.time():.6f} s, and these wait:\n{self._waiting()}")
+                    raise Deadlock(f"nothing is scheduled at {self.time():.6f} s; these wait:\n{self._waiting()}")
                 self._now_ns = max(self._now_ns, round(timers[0][0] * NS))
             self._now_ns = now_ns = self._now_ns + RESOLUTION_NS
             if now_ns > limit_ns:
@@ -303,7 +305,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                         heappush(timers, (process.busy_until_ns / NS, self._sequence, handle))
                         continue
                 self.steps += 1
-                try:  # as `Handle._run` does it, without the call
+                try:  # inlined from `Handle._run`
                     context.run(callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
                     raise
@@ -329,7 +331,7 @@ class SimLoop(asyncio.AbstractEventLoop):
                 lines.append(f"  {process.name if process else 'world'} {task.get_name()} in {place}")
         if len(self._tasks) > LISTED_TASKS:
             lines.append(f"  and {len(self._tasks) - LISTED_TASKS} more")
-        return "\n".join(lines) or "  no task: a future that nobody completes"
+        return "\n".join(lines) or "  no task: a future that is never completed"
 
     def stop(self) -> None:
         self._is_stopping = True
@@ -341,7 +343,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """Ends every unfinished task's coroutine without running it further, and forgets what was scheduled."""
+        """End every unfinished task's coroutine without running it further, and drop everything scheduled."""
         if self._is_closed:
             return
         if self._is_running:
@@ -351,7 +353,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers.clear()
         tasks, self._tasks = list(self._tasks), {}
         disabled = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # the dead have nothing to say
+        logging.disable(logging.CRITICAL)  # silences dead processes
         try:
             for task in tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -366,13 +368,13 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- errors -------------------------------------------------------------------------
 
     get_debug = bool
-    """Never: a run can be repeated, which is better. (Asked for with every handle; this costs no frame.)"""
+    """Always False: a run can be repeated instead. (Read for every handle; this costs no frame.)"""
 
     def set_debug(self, enabled: bool) -> None:
         """There is no debug mode."""
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """A callback raised, or a task's exception was never looked at: the run fails."""
+        """A callback raised, or a task's exception was not retrieved: the run fails."""
         if self._is_closed:
             return
         error = context.get("exception") or SimError(context.get("message", "unknown"))
@@ -387,7 +389,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             process = process_of(source._context)
         elif source is None:
             process = current_process()
-        else:  # of asyncio's own making, such as gather's: whose it is cannot be told
+        else:  # made by asyncio, such as gather's: its process is unknown
             return any(owner is not None and not owner.is_alive for owner in self._tasks.values())
         return process is not None and not process.is_alive
 
@@ -439,7 +441,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.call_soon(self.create_task, generator.aclose())
 
     async def shutdown_asyncgens(self) -> None:
-        """Generators are closed as their owners let go of them."""
+        """Generators are closed when their owners drop them."""
 
     async def shutdown_default_executor(self) -> None:
         """There is none."""
@@ -457,18 +459,18 @@ def _is_wanted(handle: SimHandle) -> bool:
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether an error that nobody handled is a defect. A machine's crash is none (`sim.machine.disk.SimCrash`)."""
+    """Whether an unhandled error is a defect. A machine's crash is not (`sim.machine.disk.SimCrash`)."""
     return isinstance(error, Exception)
 
 
 def _end(task: asyncio.Task[Any]) -> Sequence[BaseException]:
-    """Unwind a coroutine that will never run again; what it says on the way out concerns nobody."""
+    """Unwind a coroutine that will never run again; errors on the way out are ignored."""
     coroutine = cast("Coroutine[Any, Any, Any] | None", task.get_coro())
     last_words: list[BaseException] = []
     while coroutine is not None and len(last_words) < 10:
         try:
             coroutine.close()
-        except BaseException as error:  # it awaited while it was being ended, or the loop is gone
+        except BaseException as error:  # it awaited while being ended, or the loop is gone
             last_words.append(error)
         else:
             break

@@ -1,11 +1,10 @@
-"""What a broker does to its disk on its own loop, metered: it costs virtual time, and a turn that takes long is judged.
+"""Meters a broker's disk operations on its own loop: they cost virtual time, and a long turn is a violation.
 
-Workers and flushers may wait for a disk, the loop may not: while it does, no heartbeat leaves and nobody is served. The
-disk here is a slow but sane one. Logs in a history are a thousandth of real ones and less, so what is read from them
-takes as long as BYTES_STAND_FOR times as much would; a name or a sync takes what it takes. What a socket sends from a
-file (sendfile) is no work of the loop. A broker that starts or stops may wait: nobody counts on it.
-
-Must not know: what is read, and why. Invariant: what is metered is not changed, only when the next turn comes.
+Workers and flushers may wait for a disk, the loop may not: while it waits, no heartbeat leaves and no client is served.
+The simulated disk is slow but healthy. Logs in a history are a thousandth of real ones or less, so reading them takes
+the time of BYTES_STAND_FOR times as many bytes; a name or a sync takes its normal time. Bytes sent to a socket from a
+file (sendfile) are not work of the loop. A broker that starts or stops may wait: no client counts on it.
+Must not know: what is read, and why. Invariant: metering changes only the time of the next turn.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ LIMIT_S = 0.1
 CHECKSUMS = "checksums of"
 BYTES_STAND_FOR = 100
 READ_S_PER_BYTE = 11e-9 * BYTES_STAND_FOR
-"""Whoever reads walks what was read, with its checksums: 11 ms for a megabyte."""
+"""A reader also walks the bytes and verifies checksums: 11 ms per megabyte."""
 SEGMENT_S = 1.0
-"""To check all of a segment: here they are small, there they have a hundred megabytes and more."""
+"""Checking a whole segment: segments are small here, but a hundred megabytes and more in production."""
 COLD_S = 0.008
 SYNC_S = 0.015
 NAME_S = 0.001
@@ -47,15 +46,15 @@ class Work(NamedTuple):
 
 class LoopMeter:
     def __init__(self, loop: SimLoop, judging: Judging, is_counted_on: Callable[[SimProcess], bool]) -> None:
-        """`is_counted_on`: its broker serves."""
+        """`is_counted_on`: whether the process's broker serves."""
         self._loop = loop
         self._judging = judging
         self._is_counted_on = is_counted_on
-        self._elsewhere = 0  # in a worker, or in the kernel
+        self._elsewhere = 0  # depth of calls in a worker or in the kernel
         self.work: dict[SimProcess, list[Work]] = {}
         """Of this turn."""
         self.longest: dict[str, float] = {}
-        """The longest turn by what took most of it, in seconds."""
+        """The longest turn in seconds, by its main cause."""
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -76,7 +75,7 @@ class LoopMeter:
             yield
 
     def end_turn(self) -> None:
-        """Time passes for those who worked, and too much of it is a failure."""
+        """Let time pass for the working processes; too much of it is a violation."""
         turn, self.work = self.work, {}
         for process, work in turn.items():
             takes_s = sum(piece.takes_s for piece in work)
@@ -129,7 +128,7 @@ class LoopMeter:
 
     def _meter_sync_directory(self, sync: Any) -> Any:
         def metered(disk: SimDisk, path: str, mark: int | None = None) -> None:
-            if mark is None:  # the flusher says what it covers
+            if mark is None:  # the flusher passes a mark
                 self._spend("a sync of", path, SYNC_S)
             sync(disk, path, mark)
 
@@ -165,7 +164,7 @@ class LoopMeter:
 
 
 def _place(frame: FrameType | None) -> str:
-    """Who asked for it: the innermost that is not of the simulation."""
+    """The innermost caller outside of the simulation."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith(OWN):
         frame = frame.f_back
     return "nobody" if frame is None else f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}"

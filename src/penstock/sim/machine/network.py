@@ -1,15 +1,16 @@
-"""The network between simulated machines: names, ports, paths with latency and bandwidth, and what may befall them.
+"""The network between simulated machines: names, ports, paths with latency and bandwidth, and their faults.
 
 Fair faults:
+
 - latency that varies from piece to piece, so connections overtake each other; bytes of one connection never do;
-- a bound on bandwidth, shared by all connections from one machine to another; small windows; reads cut anywhere;
-- a path that is shut in one direction or both (`block`, `partition`), for a while or on and off (`flap`): what is
-  under way waits and arrives later, connecting takes retries and ends in ETIMEDOUT;
-- connections that are reset (`reset`) or go silent for ever (`hang`), for no reason anybody can see;
+- limited bandwidth, shared by all connections from one machine to another; small windows; reads cut anywhere;
+- a path blocked in one direction or both (`block`, `partition`), for a while or repeatedly (`flap`): bytes in flight
+  wait and arrive later, connecting takes retries and ends in ETIMEDOUT;
+- connections that are reset (`reset`) or stay silent forever (`hang`), without a visible reason;
 - a process that dies: its sockets are closed at once. A machine that dies: silence, and resets once it is back.
 
-Not fair, and not done: bytes lost, changed, doubled or out of order within a connection that lives; bytes delivered to
-somebody else; connections nobody asked for.
+Not fair, and not simulated: bytes lost, changed, duplicated or out of order within a live connection; bytes delivered
+to another receiver; connections without a client.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ ANY_HOST = (None, "", "0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class LinkProfile:
-    """What the way from one machine to another is like. A local one is fast and never shut."""
+    """Properties of the path from one machine to another. A local path is fast and never blocked."""
 
     latency_s: float = 0.0002
     jitter_s: float = 0.0008
     slow_chance: float = 0.005
-    """Of a piece that is late, by up to `slow_s`."""
+    """Chance that a piece is delayed by up to `slow_s`."""
     slow_s: float = 0.05
     bandwidth_bytes_per_s: float = 125e6
     cut_chance: float = 0.1
-    """Of bytes written together that arrive in two pieces."""
+    """Chance that bytes written together arrive in two pieces."""
     windows_bytes: tuple[int, ...] = (16 << 10, 256 << 10)
 
 
@@ -55,7 +56,7 @@ LOCAL = LinkProfile(0.00002, 0.00003, 0.0, 0.0, 1e9, 0.0, (256 << 10,))
 
 
 class Listening:
-    """A bound port. Connections wait in its backlog until somebody accepts."""
+    """A bound port. Connections wait in its backlog until accepted."""
 
     def __init__(self, network: SimNetwork, process: SimProcess, address: Address) -> None:
         self._network = network
@@ -81,7 +82,7 @@ class Listening:
             self._network.loop.call_soon(self._on_connection, endpoint, context=self.process.context)
 
     def close(self) -> None:
-        """From now on connecting is refused; who waits in the backlog is reset."""
+        """From now on connections are refused; those in the backlog are reset."""
         self._network.unbind(self)
         for endpoint in self._backlog:
             endpoint.abort()
@@ -89,7 +90,7 @@ class Listening:
 
 
 class Flapping:
-    """A path that shuts and opens again and again, until stopped."""
+    """A path that is blocked and opened repeatedly until stopped."""
 
     def __init__(self, network: SimNetwork, pairs: Sequence[tuple[str, str]], shut_s: float, open_s: float) -> None:
         self._network = network
@@ -142,13 +143,13 @@ class SimNetwork:
         return list(self._boots)
 
     def boot(self, host: str) -> None:
-        """A machine comes up, for the first time or again."""
+        """A machine starts, for the first time or again."""
         self._boots[host] = self._boots.get(host, 0) + 1
         self._down.pop(host, None)
         self._resume()
 
     def machine_died(self, host: str) -> None:
-        """Silence: nobody is told."""
+        """Silence: no peer is notified."""
         self._down[host] = None
         for address in [address for address in self._listening if address[0] == host]:
             del self._listening[address]
@@ -156,7 +157,7 @@ class SimNetwork:
             endpoint.vanish()
 
     def fall_asleep(self, host: str) -> None:
-        """It is suspended: what arrives is not taken, and is sent again until it wakes."""
+        """The machine is suspended: arriving bytes are sent again until it wakes."""
         self._down[host] = None
 
     def wake(self, host: str) -> None:
@@ -164,7 +165,7 @@ class SimNetwork:
         self._resume()
 
     def process_died(self, process: SimProcess) -> None:
-        """The kernel closes its sockets at once."""
+        """The kernel closes the sockets at once."""
         for address in [address for address, bound in self._listening.items() if bound.process is process]:
             del self._listening[address]
         for endpoint in [endpoint for endpoint in self._endpoints if endpoint.process is process]:
@@ -222,13 +223,13 @@ class SimNetwork:
 
     @property
     def is_whole(self) -> bool:
-        """No path is shut."""
+        """No path is blocked."""
         return not self._blocked
 
     # -- faults -------------------------------------------------------------------------
 
     def block(self, source: str, destination: str) -> None:
-        """Nothing gets from one to the other; the other way is as before."""
+        """Block one direction; the other stays as it is."""
         if source != destination and (source, destination) not in self._blocked:
             self._blocked[source, destination] = None
             self.trace.note("network", f"shut {source}->{destination}")
@@ -256,14 +257,14 @@ class SimNetwork:
         return flapping
 
     def heal(self) -> None:
-        """All paths open, nothing flaps. Connections that were hung or reset stay so."""
+        """Open all paths and stop flapping. Hung or reset connections stay so."""
         for flapping in self._flapping:
             flapping.stop()
         self._flapping.clear()
         self.unblock(*list(self._blocked))
 
     def reset(self, left: str, right: str) -> int:
-        """Break every connection between the two; the number of connections."""
+        """Break every connection between the two; return their number."""
         pairs = self._between(left, right)
         for endpoint in pairs:
             endpoint.break_off()
@@ -271,7 +272,7 @@ class SimNetwork:
         return len(pairs)
 
     def hang(self, left: str, right: str) -> int:
-        """The connections between the two that exist now fall silent, for good. New ones work."""
+        """Silence all current connections between the two permanently. New ones work."""
         pairs = self._between(left, right)
         for endpoint in pairs:
             endpoint.is_hung = endpoint.remote.is_hung = True
@@ -282,7 +283,7 @@ class SimNetwork:
         return [end for end in self._endpoints if end.local[0] == left and end.peer[0] == right]
 
     def links(self) -> list[tuple[str, str]]:
-        """Pairs of machines with a connection between them that works, in the order of their oldest one."""
+        """Pairs of machines with a working connection, in the order of their oldest one."""
         ends = (end for end in self._endpoints if not end.is_hung and not end.is_peer_gone)
         pairs = ((end.local[0], end.peer[0]) for end in ends if end.local[0] != end.peer[0])
         return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
@@ -329,7 +330,7 @@ class SimNetwork:
         if host in ("localhost", "127.0.0.1", "::1"):
             host = source
         if host not in self._boots:
-            raise socket.gaierror(socket.EAI_NONAME, f"no machine is called {host}")
+            raise socket.gaierror(socket.EAI_NONAME, f"there is no machine {host}")
         for pause_s in SYN_RETRIES_S:
             await asyncio.sleep(self.latency_s(source, host))
             if self.is_up(host) and self.is_open(source, host) and self.is_open(host, source):

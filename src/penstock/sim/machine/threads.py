@@ -1,8 +1,8 @@
-"""What production does in threads and processes, in virtual time: workers, the flusher, the rewriter of segments.
+"""Work that production does in threads and processes, in virtual time: workers, the flusher, the segment rewriter.
 
-Each takes a while before it touches the disk and a while before the loop hears of it, so everything that may happen in
-between does, for some seed. One job never runs while another piece of code does: races inside the work itself are not
-simulated. All of it belongs to the process that made it and ends with it.
+Each takes some time before it touches the disk and some time before the loop learns of it, so every event in between
+happens for some seed. A job never runs concurrently with other code: races inside the work itself are not simulated.
+All work belongs to the process that started it and ends with it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ OnStable: TypeAlias = Callable[[OSError | None], None]
 
 @dataclass(slots=True)
 class DiskTimes:
-    """How long things take. A slow one in a hundred, as on a real disk. May change while a machine runs."""
+    """Durations of work. One in a hundred is slow, as on a real disk. May change while a machine runs."""
 
     work_s: float = 0.0005
     sync_s: float = 0.0015
     slow_chance: float = 0.01
     slow_s: float = 0.15
     is_hung: bool = False
-    """Nothing that needs the platter ends, or fails, until it is not."""
+    """While set, nothing that needs the platter ends or fails."""
 
     def draw(self, random: Random, typical_s: float) -> float:
         taken_s = typical_s * (0.2 + 1.6 * random.random())
@@ -48,7 +48,7 @@ class DiskTimes:
 
 
 class _Pool:
-    """So many jobs at a time; the rest waits its turn."""
+    """Runs a limited number of jobs at a time; the rest waits."""
 
     def __init__(self, threads: int) -> None:
         self._free = threads
@@ -69,7 +69,7 @@ class _Pool:
 
 
 class _Job(Generic[T]):
-    """Not closures that name each other: there are thousands, and they would go in circles until the world ends."""
+    """A class instead of closures, which would form thousands of reference cycles until the world ends."""
 
     __slots__ = ("_work", "_workers", "future")
 
@@ -88,7 +88,7 @@ class _Job(Generic[T]):
         failure: Exception | None = None
         try:
             result = self._work()
-        except Exception as error:  # belongs to whoever waits, as with a thread pool
+        except Exception as error:  # belongs to the awaiting code, as with a thread pool
             failure = error
         self._workers.later(self._hand_over, result, failure)
 
@@ -115,11 +115,11 @@ class SimWorkers:
         return job.future
 
     def later(self, callback: Callable[..., None], *args: object) -> None:
-        """After as long as work takes."""
+        """Call back after the duration of work."""
         self._loop.call_later(self._times.draw(self._random, self._times.work_s), callback, *args)
 
     def is_hung(self, callback: Callable[[], None]) -> bool:
-        """Then it is called again in a while."""
+        """If the disk hangs, schedule another call and return True."""
         if self._times.is_hung:
             self._loop.call_later(HUNG_POLL_S, callback)
         return self._times.is_hung
@@ -128,7 +128,7 @@ class SimWorkers:
         self._pool.release()
 
     def each(self, work: Callable[[A], T], items: Sequence[A], threads: int) -> Iterator[T]:
-        """One after the other, here and now: no time passes while a process blocks."""
+        """One after the other, in place: no time passes while a process blocks."""
         for item in items:
             yield work(item)
 
@@ -145,7 +145,7 @@ class SimFlusher:
         self._pool = _Pool(threads)
 
     def flush(self, files: Sequence[File], directories: Sequence[str], on_stable: OnStable) -> None:
-        """What is written or named from now on is not covered, however long it takes: a real sync promises no more."""
+        """Later writes and names are not covered, however long it takes: a real sync promises no more."""
         syncs: deque[Callable[[], None]] = deque()
         for file in files:
             assert isinstance(file, SimFile), "of a simulated disk"
@@ -157,7 +157,7 @@ class SimFlusher:
         self._pool.submit(partial(self._proceed, syncs, on_stable))
 
     def _proceed(self, syncs: deque[Callable[[], None]], on_stable: OnStable) -> None:
-        """It reaches the platter some time before anybody hears of it."""
+        """The data reaches the platter some time before the caller is notified."""
         takes_s = self._times.draw(self._random, self._times.sync_s)
         reaches_s = takes_s * self._random.random()
         self._loop.call_later(reaches_s, self._sync, syncs, on_stable, takes_s - reaches_s)
@@ -183,7 +183,7 @@ class SimFlusher:
         on_stable(error)
 
     def _sync_directory(self, directory: str, mark: int) -> None:
-        if self._disk.is_directory(directory):  # otherwise the topic was deleted meanwhile: nothing to keep
+        if self._disk.is_directory(directory):  # otherwise the topic was deleted meanwhile
             self._disk.sync_directory(directory, mark)
 
     def close(self) -> None:
@@ -191,7 +191,7 @@ class SimFlusher:
 
 
 class SimRecordWorkers:
-    """Their queue is that of the other workers."""
+    """Shares the queue of the other workers."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -206,11 +206,11 @@ class SimRecordWorkers:
         return self.call(work, *args)
 
     def close(self) -> None:
-        """Nothing to let go of: it ends with the machine."""
+        """Nothing to release: it ends with the machine."""
 
 
 class SimRewriter:
-    """`replica.cleaning.Rewriter`: one segment at a time in a worker, on the disk of the node."""
+    """`replica.cleaning.Rewriter`: one segment at a time in a worker, on the node's disk."""
 
     def __init__(self, disk: SimDisk, workers: Workers) -> None:
         self._disk = disk

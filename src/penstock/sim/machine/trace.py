@@ -1,8 +1,8 @@
-"""What happened, in order: one line an event, the same bytes for the same seed.
+"""The events of a run, in order: one line per event, the same bytes for the same seed.
 
-A line holds the virtual time in microseconds, who, and what. The digest covers every line; the text keeps the last
-ones, so a long history stays within a bound. Nothing that differs from run to run may come in here: no addresses of
-objects, no times of the machine, nothing taken from a set.
+A line holds the virtual time in microseconds, the source, and the event. The digest covers every line; the text keeps
+the last ones, so its size is bounded. Nothing that differs from run to run may appear here: no object addresses, no
+real times, nothing from the order of a set.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Trace:
         self.count += 1
 
     def remark(self, who: str, what: str) -> None:
-        """For people only: not part of what is compared."""
+        """For people only; not part of the digest."""
         self._lines.append(f"{round(self._time() * 1e6):>13} {who} {what}")
 
     @property
     def digest(self) -> str:
-        """Of all lines, also those no longer kept."""
+        """Of all lines, including those no longer kept."""
         self._hash_lines()
         return self._hash.hexdigest()
 

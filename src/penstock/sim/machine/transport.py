@@ -1,4 +1,4 @@
-"""asyncio's transports and servers over simulated endpoints: what `loop.create_connection` hands to clients."""
+"""asyncio's transports and servers on simulated endpoints, as `loop.create_connection` returns to clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGH_WATER_BYTES = 64 << 10
 
 
 class SimTransport(asyncio.Transport):
-    """Reads as soon as it is made, for streaming protocols and for those that lend their own buffer."""
+    """Starts reading at once, for streaming protocols and for buffered protocols."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": endpoint.peer, "sockname": endpoint.local})
@@ -117,7 +117,7 @@ class SimTransport(asyncio.Transport):
     # -- the end ------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What is queued leaves first."""
+        """Queued bytes leave first."""
         if not self._is_closing:
             self._is_closing = True
             self._endpoint.watch_readable(False)
@@ -170,7 +170,7 @@ class SimServer(asyncio.AbstractServer):
         return not self._closed.done()
 
     async def start_serving(self) -> None:
-        """It does already."""
+        """It already serves."""
 
     async def serve_forever(self) -> None:
         await asyncio.shield(self._closed)

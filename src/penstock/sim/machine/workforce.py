@@ -1,17 +1,19 @@
-"""Topics and clients of a history, as planned: made before its faults begin, and at work until the story is over."""
+"""The planned topics and clients of a history: created before its faults begin, and active until its end."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
 
+from penstock.model.new_topic import NewTopic
 from penstock.sim.broker import CLUSTER_ID
 from penstock.sim.judges.history import Place
-from penstock.sim.plan import PLAIN_TOPIC, TopicPlan
+from penstock.sim.plan import PLAIN_TOPIC, TopicPlan, TransactionPlan
 from penstock.sim.stage import KEYED, Stage
 from penstock.sim.tuning import CLEANUP_POLICY, PINNED, tuning
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.sim.workload.committed import CommittedReader
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.loners import Loner
@@ -20,6 +22,7 @@ from penstock.sim.workload.producers import PlainWriter
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.strangers import Impostor
+from penstock.sim.workload.transformers import MADE, ROWS, Transformer, made, sources
 from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
 from penstock.sim.workload.tuner import BROKERS, Tuner
@@ -54,6 +57,10 @@ class Workforce:
             if plan.retention_ms is not None:
                 retained["retention.ms"] = str(plan.retention_ms)
             topics.append(TopicPlan(TRIMMED.topic, 1, {**pinned, **TRIMMED_SETTINGS, **retained, **flush}))
+        if plan.transactions is not None:
+            settings = {**pinned, **flush}
+            topics.append(TopicPlan(ROWS, plan.transactions.sources, settings))
+            topics.append(TopicPlan(MADE, plan.transactions.made, settings))
         if plan.has_unclean:
             topics.append(TopicPlan(UNCLEAN.topic, 1, {**pinned, **UNCLEAN_SETTINGS, **flush}))
         if plan.is_compacting:
@@ -70,7 +77,7 @@ class Workforce:
     async def _make_topic(self, operator: Operator, topic: TopicPlan) -> None:
         caller = self._stage.caller(f"maker of {topic.name}")
         while topic.name not in caller.topics:
-            await operator.create(topic.name, topic.partitions, topic.settings)
+            await operator.create(NewTopic(topic.name, topic.partitions, configs=topic.settings))
             try:
                 await caller.refresh()
             except TROUBLE as error:
@@ -140,6 +147,8 @@ class Workforce:
             for number in range(2):
                 unclean = UncleanWriter(stage.caller(f"u{number}"), stage.unclean, UNCLEAN, stage.now_ms)
                 writers.append(stage.spawn("unclean", unclean.run(stage.has_ended, 0.15)))
+        if plan.transactions is not None:
+            self._transform(plan.transactions, writers, others)
         if plan.has_reborn:
             stage.reborn = Reborn(
                 stage.caller("reborn"),
@@ -161,6 +170,25 @@ class Workforce:
         for number in stage.cluster.ids[plan.nodes :]:
             others.append(stage.spawn("newcomer", self._join(number, random.uniform(0, plan.seconds))))
         return writers, others
+
+    def _transform(
+        self, plan: TransactionPlan, writers: list[asyncio.Future[None]], others: list[asyncio.Future[None]]
+    ) -> None:
+        stage = self._stage
+        random = stage.world.random("transactions")
+        places = made(plan.made)
+        for number, source in enumerate(sources(plan.sources)):
+            lane = stage.lane(stage.caller(f"rows-{number}"), stage.rows, source)
+            writers.append(stage.spawn("rows", lane.run(stage.has_ended, random.uniform(0.4, 1.2))))
+            for rival in range(2 if number < plan.rivals else 1):
+                name = f"transformer {number}.{rival}"
+                caller = stage.caller(name, patience_s=random.choice((0.4, 1.0, 1.5)))
+                one = Transformer(
+                    caller, stage.transactions, stage.rows, source, places, stage.now_ms, is_slow=plan.is_slow
+                )
+                writers.append(stage.spawn(name, one.run(stage.has_ended, random.uniform(0.005, 0.15))))
+        reader = CommittedReader(stage.caller("committed"), stage.transactions, places)
+        others.append(stage.spawn("committed", reader.run(stage.has_ended, random.uniform(0.03, 0.2))))
 
     def _tuner(self) -> Tuner:
         plan = self._stage.plan

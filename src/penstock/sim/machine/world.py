@@ -1,11 +1,10 @@
 """A world on a seed: machines with disks, clocks and processes, a network between them, one loop, one trace.
 
-The same seed and the same program give the same trace, byte for byte. Every source of chance is a stream of its own,
-named and derived from the seed, so that drawing more from one does not change the others. The garbage collector rests
-while a world runs: finalizers at moments of its choosing would be another source of chance.
-
-Two ways to die: `kill` is the end of a process (page cache stays, sockets close at once), `crash` the end of a machine
-(what was not synced is lost or torn, peers hear nothing). Must not know: what the programs on its machines do.
+The same seed and the same program give the same trace, byte for byte. Every source of randomness is its own stream,
+derived from the seed and a name, so that drawing more from one does not change the others. The garbage collector is off
+while a world runs, because finalizers at unpredictable moments would be another source of randomness.
+There are two ways to die: `kill` ends a process (the page cache stays, sockets close at once), `crash` ends a machine
+(unsynced data is lost or torn, peers hear nothing). Must not know: what the programs on its machines do.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ DRIVER = "driver"
 
 
 class ProcessDied(SimError):
-    """The process ended before what was awaited of it."""
+    """The process ended before the awaited event."""
 
 
 class SimPorts:
-    """What a program on a machine is given: the ports of one process."""
+    """The ports of one process, for a program on a machine."""
 
     def __init__(self, machine: SimMachine, process: SimProcess) -> None:
         world, name = machine.world, process.name
@@ -53,7 +52,7 @@ class SimPorts:
         self.entropy = SimEntropy(world.random(f"entropy of {name}"))
         self.workers = SimWorkers(self.loop, world.random(f"workers of {name}"), machine.disk_times)
         self.flusher = SimFlusher(self.loop, self.disk, world.random(f"flusher of {name}"), machine.disk_times)
-        # The lane of the metadata quorum, which waits for nothing else.
+        # The lane of the metadata quorum, which waits for no other work.
         lane, times = world.random(f"quorum lane of {name}"), machine.disk_times
         self.quorum_workers = SimWorkers(self.loop, lane, times, threads=1)
         self.quorum_flusher = SimFlusher(self.loop, self.disk, lane, times, threads=1)
@@ -66,7 +65,7 @@ class SimMachine:
     def __init__(self, world: SimWorld, name: str, disk_times: DiskTimes) -> None:
         self.world = world
         self.name = name
-        self.disk_times = replace(disk_times)  # its own: a disk may become slow
+        self.disk_times = replace(disk_times)  # a copy, because a disk may become slow
         random = world.random(f"clock of {name}")
         skew_ms, drift_ppm = random.uniform(-MAX_SKEW_MS, MAX_SKEW_MS), random.uniform(-MAX_DRIFT_PPM, MAX_DRIFT_PPM)
         self.clock = SimClock(world.loop.time, world.loop.world_time, skew_ms=skew_ms, drift_ppm=drift_ppm)
@@ -74,9 +73,9 @@ class SimMachine:
         self.disk.on_crash = self._stopped_by_disk
         self.process: SimProcess | None = None
         self.on_end: Callable[[str], None] = lambda how: None
-        """Told how the process ends, right before it does. Must change nothing."""
+        """Called with the way the process ends, just before. Must change nothing."""
         self.on_wake: Callable[[], None] = lambda: None
-        """Told that a process which was paused or suspended is about to go on. Must change nothing."""
+        """Called when a paused or suspended process is about to continue. Must change nothing."""
         self._has_lost_power = self._keeps_power = False
         self._killed: SimProcess | None = None
         self._incarnations = 0
@@ -89,13 +88,13 @@ class SimMachine:
 
     @property
     def incarnations(self) -> int:
-        """How many processes it has run."""
+        """Number of processes it has run."""
         return self._incarnations
 
     def start(self, program: Callable[[SimPorts], Coroutine[Any, Any, T]]) -> asyncio.Future[T]:
-        """Run a program in a new process; its result, or ProcessDied if that ends first."""
+        """Run a program in a new process; returns its result, or ProcessDied if it ends first."""
         if self.process is not None:
-            raise SimError(f"{self.name} is running already")
+            raise SimError(f"{self.name} is already running")
         self._lose_power()
         self._close_killed()
         if not self.world.network.is_up(self.name):
@@ -106,7 +105,7 @@ class SimMachine:
         return self.run(program(SimPorts(self, self.process)))
 
     def run(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """Something more in the running process."""
+        """Run more work in the running process."""
         process = self.process
         if process is None:
             work.close()
@@ -117,11 +116,11 @@ class SimMachine:
         return outcome
 
     def exited(self) -> None:
-        """The program has ended by itself, as after a clean stop."""
+        """The program ended by itself, as after a clean stop."""
         self._close_for(self._end("exits"))
 
     def kill(self) -> None:
-        """kill -9: the page cache stays, the kernel closes what was open."""
+        """kill -9: the page cache stays, the kernel closes open files and sockets."""
         self._close_for(self._end("killed"))
 
     def crash(self) -> None:
@@ -131,14 +130,14 @@ class SimMachine:
         self._lose_power()
 
     def pause(self) -> None:
-        """SIGSTOP, or a machine that swaps: the process does nothing, its kernel still takes what arrives."""
+        """SIGSTOP, or heavy swapping: the process does nothing, its kernel still accepts bytes."""
         if self.process is None:
             raise SimError(f"nothing runs on {self.name}")
         self.world.trace.note(self.process.name, "paused")
         self.world.loop.pause(self.process)
 
     def suspend(self) -> None:
-        """As a virtual machine is: it hears nothing, its monotonic clock stands still, and the world goes on."""
+        """Like a suspended virtual machine: it hears nothing, its monotonic clock stops, and the world continues."""
         if self.process is None:
             raise SimError(f"nothing runs on {self.name}")
         self.world.trace.note(self.process.name, "suspended")
@@ -155,14 +154,14 @@ class SimMachine:
             self.world.loop.resume(self.process)
 
     def crash_after(self, changes: int, *, keeps_power: bool = False) -> None:
-        """Power failure at the disk's k-th change from now, right before it or right after; or kill -9 there."""
+        """Power failure at the disk's k-th change from now, just before or after it; or kill -9 there."""
         self.disk.crash_after = self.disk.changes + changes
         self._keeps_power = keeps_power
 
     def _stopped_by_disk(self) -> None:
-        """The disk is about to raise SimCrash: from here on the process does nothing any more."""
+        """The disk is about to raise SimCrash: from here on the process does nothing."""
         if self.process is not None:
-            # Not now: whoever changes the disk is still on the stack. But before anybody hears of it.
+            # Not now, because the caller that changes the disk is on the stack; but before other code runs.
             if self._keeps_power:
                 self._killed = self._end("killed at a change of its disk")
                 self.world.loop.call_soon(self._close_killed, context=self.world.context)
@@ -200,7 +199,7 @@ class SimMachine:
         for outcome in list(self._outcomes):
             if not outcome.done():
                 outcome.set_exception(ProcessDied(process.name))
-                outcome.exception()  # nobody has to look
+                outcome.exception()  # marks the exception as retrieved
         return process
 
 
@@ -216,7 +215,7 @@ class SimWorld:
         self.seed = seed
         self._disk_times = disk_times or DiskTimes()
         self.context = copy_context()
-        # Abstract to a type checker: what it lacks raises NotImplementedError, as it should.
+        # Abstract for a type checker: missing methods raise NotImplementedError, as intended.
         self.loop = SimLoop(max_steps=max_steps)  # type: ignore[abstract]
         self.trace = Trace(seed, self.loop.world_time)
         self.network = self.loop.network = SimNetwork(self.loop, self.random("network"), self.trace, profile)
@@ -224,7 +223,7 @@ class SimWorld:
         self._guests: dict[str, SimProcess] = {}
 
     def random(self, name: str) -> Random:
-        """A stream of chance of its own: the same for the same seed and name."""
+        """A random stream: the same for the same seed and name."""
         return Random(f"{self.seed}/{name}")
 
     def machine(self, name: str, disk_times: DiskTimes | None = None) -> SimMachine:
@@ -235,7 +234,7 @@ class SimWorld:
     # -- running ------------------------------------------------------------------------
 
     def run(self, main: Coroutine[Any, Any, T], timeout_s: float = DEFAULT_TIMEOUT_S) -> T:
-        """Run the driver of a history to its end. Raises what it raises, and `sim.machine.loop`'s errors."""
+        """Run the driver of a history to its end. Raises its errors, and those of `sim.machine.loop`."""
         had_gc = gc.isenabled()
         gc.disable()
         try:
@@ -245,7 +244,7 @@ class SimWorld:
                 gc.enable()
 
     def spawn(self, host: str, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """A client on a machine without a disk. The name may be partitioned like any other."""
+        """A client on a machine without a disk. The name can be partitioned like any other."""
         process = self._guests.get(host)
         if process is None:
             self.network.boot(host)
@@ -253,7 +252,7 @@ class SimWorld:
         return self.run_in(process, work)
 
     def run_in(self, process: SimProcess, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """The outcome is the world's: it can be awaited from any process."""
+        """The outcome belongs to the world: any process can await it."""
         task = self.loop.create_task(work, context=process.context.run(copy_context))
         outcome: asyncio.Future[T] = self.context.run(self.loop.create_future)
         task.add_done_callback(lambda done: _hand_on(done, outcome), context=self.context)
@@ -262,7 +261,7 @@ class SimWorld:
     # -- the end ------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Everything still running ends where it stands."""
+        """Everything still running ends where it is."""
         for machine in self.machines.values():
             if machine.process is not None:
                 machine.process.is_alive = False

@@ -1,1 +1,1 @@
-"""Defects that can be planted, to see that a judge finds them."""
+"""Defects that can be planted, to check that a judge finds them."""

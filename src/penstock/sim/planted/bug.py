@@ -1,6 +1,6 @@
-"""A defect that can be planted: what it replaces in production code, and whose business it is to find it.
+"""A defect that can be planted: its replacements in production code, and the judge that must find it.
 
-Places are named as text (`sim.places`). Must not know: which defects there are.
+Places are named as text (`sim.places`). Must not know: which defects exist.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ class Bug:
     name: str
     story: str
     judge: str
-    """The promise it breaks: a history that breaks another one, or ends in a defect, has not found it."""
+    """The promise it breaks: a history that breaks another promise, or ends in a defect, has not found the bug."""
     changes: tuple[tuple[str, Make], ...]
     rare_seed: int | None = None
-    """That of a history which shows it, where hundreds of others do not. It is played first."""
+    """A seed that shows it, if hundreds of others do not. It is played first."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:

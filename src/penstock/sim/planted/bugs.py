@@ -1,10 +1,10 @@
-"""Defects to be planted into the broker, to see whether the simulation finds them.
+"""Defects to plant in the broker, to check that the simulation finds them.
 
-Each replaces one thing in production code while it is planted, and breaks one promise. A simulation that does not find
-one of these within a few hundred seeds is too kind. Those of error paths are in `sim.planted.error_bugs`.
-
-Not here is what something else makes harmless, however wrong it is: entries of older terms that are committed by
-counting, as a term begins with an entry of its own, which travels with them.
+Each replaces one thing in production code while planted, and breaks one promise. A simulation that does not find one
+within a few hundred seeds is too kind. Defects of error paths are in `sim.planted.error_bugs`, those of
+transactions in `sim.planted.transaction_bugs`.
+Defects that other code makes harmless are not here, such as committing entries of older terms by counting: a term
+begins with its own entry, which commits them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 
 from penstock.sim.planted.bug import Bug
 from penstock.sim.planted.error_bugs import ERROR_BUGS
+from penstock.sim.planted.transaction_bugs import TRANSACTION_BUGS
 
 PARTITION = "penstock.replica.partition:Partition"
-FOLLOWERS = "penstock.replica.replication:Followers"
+FOLLOWERS = "penstock.core.partition.followers:Followers"
+HIGH_WATERMARK = "penstock.core.partition.high_watermark"
 SHARD = "penstock.coordination.hosted_shard:HostedShard"
 
 
@@ -30,7 +32,7 @@ def _everybody_is_a_peer(original: Any) -> Any:
 
 
 def _leader_alone(original: Any) -> Any:
-    return lambda self, own_end, *_: own_end
+    return lambda claimed, *_: claimed
 
 
 def _claims_its_end(original: Any) -> Any:
@@ -81,7 +83,7 @@ def _keeps_the_epoch(original: Any) -> Any:
 
 
 def _one_is_enough(original: Any) -> Any:
-    return property(lambda self: False)
+    return lambda metadata, configured: False
 
 
 def _leads_on(original: Any) -> Any:
@@ -96,7 +98,7 @@ def _says_so_at_once(original: Any) -> Any:
     def try_append(self: Any, write: Any) -> bool:
         is_appended: bool = original(self, write)
         while self._appended:
-            self._loop.call_soon(self._appended.popleft()[1])
+            self._attached.loop.call_soon(self._appended.popleft()[1])
         return is_appended
 
     return try_append
@@ -148,10 +150,8 @@ def _drops_the_last(original: Any) -> Any:
 
 
 def _joins_too_early(original: Any) -> Any:
-    def joined_by(
-        self: Any, follower: Any, high_watermark: int, epoch_start: int, now_ms: int, host: Any
-    ) -> tuple[int, ...] | None:
-        result: tuple[int, ...] | None = original(self, follower, 0, 0, now_ms, host)
+    def joined_by(self: Any, follower: Any, metadata: Any, needed_offset: int, *rest: Any) -> tuple[int, ...] | None:
+        result: tuple[int, ...] | None = original(self, follower, metadata, 0, *rest)
         return result
 
     return joined_by
@@ -174,7 +174,7 @@ def _claims_what_came_meanwhile(original: Any) -> Any:
 
 
 def _knows_the_last_batch(original: Any) -> Any:
-    return lambda data, start, count: [(-1, [])] * count
+    return lambda data, start, count: ([(-1, [])] * count, [])
 
 
 def _one_has_arrived(original: Any) -> Any:
@@ -244,35 +244,35 @@ BUGS: dict[str, Bug] = {
             "acknowledges-alone",
             "the leader's high watermark does not wait for the in-sync replicas",
             "the high watermark waits for every in-sync replica",
-            ((f"{FOLLOWERS}.high_watermark", _leader_alone),),
+            ((f"{HIGH_WATERMARK}:held_by_all", _leader_alone),),
         ),
         Bug(
             "claims-unflushed",
-            "replicas of durable topics say they hold what they have not made stable",
-            "what is committed is on every platter",
+            "replicas of durable topics acknowledge records that they have not made stable",
+            "committed records are on every platter",
             ((f"{PARTITION}.claimed_offset", _claims_its_end),),
         ),
         Bug(
             "votes-twice",
             "a voter gives its vote to every candidate of a term",
-            "a voter votes once a term",
+            "a voter votes once per term",
             (("penstock.core.raft.election:is_vote_free", _votes_for_everybody),),
         ),
         Bug(
             "never-truncates",
-            "a follower keeps what its new leader does not have",
-            "a follower cuts what its leader does not have",
+            "a follower keeps records that its new leader does not have",
+            "a follower cuts records its leader does not have",
             (("penstock.replica.divergence:truncation_point", _cuts_nothing),),
         ),
         Bug(
             "hides-divergence",
-            "a leader does not tell a follower that their logs have parted",
-            "what is committed stays what it is",
-            (("penstock.api.fetch_request:Fetch._diverges", _nothing_diverges),),
+            "a leader does not tell a follower that their logs diverge",
+            "committed records do not change",
+            (("penstock.api.fetch_findings:Findings.diverges", _nothing_diverges),),
         ),
         Bug(
             "serves-uncommitted",
-            "consumers are given what lies above the high watermark",
+            "consumers get records above the high watermark",
             "nothing above the high watermark is served",
             ((f"{PARTITION}.read", _serves_its_end),),
         ),
@@ -284,7 +284,7 @@ BUGS: dict[str, Bug] = {
         ),
         Bug(
             "commits-on-election",
-            "a new leader takes everything in its log for committed",
+            "a new leader takes all records in its log for committed",
             "the high watermark waits for every in-sync replica",
             ((f"{PARTITION}._lead", _everything_is_committed),),
         ),
@@ -304,35 +304,35 @@ BUGS: dict[str, Bug] = {
             "commits-below-minimum",
             "the high watermark moves while fewer than min.insync.replicas are in sync",
             "the high watermark waits for min.insync.replicas",
-            ((f"{PARTITION}._is_under_min_isr", _one_is_enough),),
+            ((f"{HIGH_WATERMARK}:is_under_min_isr", _one_is_enough),),
         ),
         Bug(
             "elects-the-outdated",
-            "voters do not look at how far the log of a candidate goes",
+            "voters do not check how far the log of a candidate goes",
             "a controller has everything committed",
             (("penstock.core.raft.log:RaftLog.is_at_most", _anybody_is_up_to_date),),
         ),
         Bug(
             "metadata-unflushed",
-            "a voter says it has entries of the metadata log before they are stable",
+            "a voter acknowledges entries of the metadata log before they are stable",
             "metadata is on most platters",
             (("penstock.cluster.raft_store:RaftStore._try_append", _says_so_at_once),),
         ),
         Bug(
             "forgets-producers",
-            "a new leader knows nothing of the producers before it",
-            "nothing comes twice",
+            "a new leader has no producer state",
+            "no record appears twice",
             ((f"{PARTITION}._lead", _forgets_producers),),
         ),
         Bug(
             "remembers-one-batch",
             "after a restart only the last batch of a producer is remembered",
-            "a repeat is known as such",
-            (("penstock.storage.producer_state:read_earlier_batches", _knows_the_last_batch),),
+            "a repeated batch is recognised",
+            (("penstock.storage.producer_snapshot:read_our_part", _knows_the_last_batch),),
         ),
         Bug(
             "unclean-election",
-            "a replica that is not in sync is elected although that is switched off",
+            "a replica that is not in sync is elected although unclean election is off",
             "an elected leader was in sync or eligible",
             (("penstock.core.metadata.partition_change:change_partition", _anybody_may_lead),),
         ),
@@ -345,54 +345,54 @@ BUGS: dict[str, Bug] = {
         Bug(
             "compacts-too-much",
             "compaction drops the last record of a key",
-            "in-sync replicas hold what is committed",
+            "in-sync replicas hold committed records",
             (("penstock.storage.cleaner.rewrite:_Cleaning.learn_keys", _one_too_far),),
         ),
         Bug(
             "gives-twice",
-            "a member of a group (KIP-848) is given what another has not yet given up",
+            "a group member (KIP-848) gets a partition that another member has not yet given up",
             "a partition has one owner",
             (("penstock.core.group.consumer_group:ConsumerGroup.is_taken_from", _nothing_is_taken),),
         ),
         Bug(
             "join-never-ends",
-            "a rebalance of a classic group waits for ever",
+            "a rebalance of a classic group waits forever",
             "a healed cluster makes progress",
             (("penstock.core.group.rebalance:Rebalance.complete_join", _waits_on),),
         ),
         Bug(
             "loses-in-snapshot",
             "a snapshot of the metadata lacks its last record",
-            "a snapshot is what its entries make",
+            "a snapshot equals the result of its entries",
             (("penstock.cluster.metadata_machine:MetadataMachine.snapshot", _drops_the_last),),
         ),
         Bug(
             "joins-too-early",
-            "a follower joins the in-sync replicas before it has what is committed",
+            "a follower joins the in-sync replicas before it has everything committed",
             "the high watermark waits for every in-sync replica",
             ((f"{FOLLOWERS}.joined_by", _joins_too_early),),
         ),
         Bug(
             "syncs-nothing",
-            "flushes are said to be done that never were",
+            "flushes are reported as done but never happen",
             "metadata is on most platters",
             (("penstock.sim.machine.threads:SimFlusher.flush", _syncs_nothing),),
         ),
         Bug(
             "drops-replicas-early",
-            "a reassignment ends when the first replica of the new ones is in sync",
-            "a replica goes when those that come are in sync",
+            "a reassignment ends when the first of the new replicas is in sync",
+            "a replica is removed when new ones are in sync",
             (("penstock.core.metadata.partition_change:_complete_reassignment", _one_has_arrived),),
         ),
         Bug(
             "flush-ticket",
-            "what was written while a flush was under way counts as flushed by it",
-            "what is committed is on every platter",
+            "records written during a flush count as flushed by it",
+            "committed records are on every platter",
             (("penstock.storage.log:Log.end_flush", _claims_what_came_meanwhile),),
         ),
         Bug(
             "watermark-unbounded",
-            "a follower takes everything it fetched for committed",
+            "a follower takes all records it fetched for committed",
             "a follower's high watermark is a leader's",
             ((f"{PARTITION}.append_fetched", _follows_its_own_end),),
         ),
@@ -404,25 +404,25 @@ BUGS: dict[str, Bug] = {
         ),
         Bug(
             "forgets-its-vote",
-            "a restart takes the term of its last entry for the latest it voted in",
+            "after a restart a node takes the term of its last entry for the latest term it voted in",
             "a vote outlives a restart",
             (("penstock.cluster.raft_store:RaftStore.stored", _forgets_its_vote),),
         ),
         Bug(
             "leads-for-ever",
-            "a leader that hears nothing of the controller goes on",
+            "a leader that hears nothing from the controller goes on",
             "a leader without a controller stops",
             (("penstock.cluster.broker_lifecycle:BrokerLifecycle.may_lead", _leads_on),),
         ),
         Bug(
             "shows-less",
-            "a new leader tells where a partition ends before it knows (KIP-207)",
+            "a new leader reports the end of a partition before it knows the end (KIP-207)",
             "a high watermark that was shown does not go back",
             (("penstock.api.handlers.list_offsets:_look_up", _always_knows_the_end),),
         ),
         Bug(
             "gives-up-with-its-vote",
-            "who is to lose its vote asks for none, although nobody else may have the entry that takes it away",
+            "a node that is to lose its vote does not campaign, although no other may have the entry that removes it",
             "a healed quorum has a controller",
             (("penstock.core.raft.node:Node.may_campaign", _who_loses_its_vote_gives_up),),
         ),
@@ -433,10 +433,11 @@ BUGS: dict[str, Bug] = {
             (("penstock.core.raft.node:Node.restart_retry_timer", _asks_itself_again),),
         ),
         *ERROR_BUGS,
+        *TRANSACTION_BUGS,
         Bug(
             "hears-strangers",
-            "whoever connects counts as a node that has shown the cluster's secret",
-            "nodes are heard by nodes alone",
+            "every connection counts as a node that has shown the cluster's secret",
+            "only nodes are heard as nodes",
             (("penstock.net.connection:Connection.__init__", _everybody_is_a_peer),),
         ),
     )

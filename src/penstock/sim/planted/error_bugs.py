@@ -1,6 +1,6 @@
-"""Defects on error paths, to be planted: what a failed step, a crash, a repair or a changed setting leaves behind.
+"""Defects on error paths, to be planted: leftovers of a failed step, a crash, a repair or a changed setting.
 
-Most were there once, and are planted as they were. See `sim.planted.bugs`.
+Most existed once and are planted as they were. See `sim.planted.bugs`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.sim.planted.bug import Bug
 LOG = "penstock.storage.log:Log"
 HOUSEKEEPING = "penstock.replica.housekeeping:Housekeeping"
 REPAIRS = "penstock.replica.repair:Repairs"
-HELD = "in-sync replicas hold what is committed"
+HELD = "in-sync replicas hold committed records"
 
 
 def _goes_by_its_policy(original: Any) -> Any:
@@ -166,7 +166,7 @@ def _looks_once(original: Any) -> Any:
 def _walks_from_the_start(original: Any) -> Any:
     def find(self: Any, offset: int, *, may_have_gaps: bool = True, may_wait: bool = True) -> Any:
         found = original(self, offset, may_have_gaps=may_have_gaps)
-        if found is None or found[1].base_offset > offset:  # compaction, or a header that lies
+        if found is None or found[1].base_offset > offset:  # compaction, or a wrong header
             self.check_checksums(0, self.size if found is None else found[0])
         return found
 
@@ -193,69 +193,67 @@ ERROR_BUGS = (
     Bug(
         "mends-half-a-compacted-log",
         "repair fetches a compacted log again from the damage on, without tombstones that the leader has dropped",
-        "a replica that keeps what was deleted keeps its tombstone",
+        "a replica with a deleted record has its tombstone",
         (("penstock.replica.repair:_cut_from", _cuts_at_the_damage),),
-        rare_seed=5478,
     ),
     Bug(
         "takes-the-second-batch",
         "a batch is appended although an earlier one of its producer came before the partition was led here",
-        "a repeat is known as such",
+        "a repeated batch is recognised",
         (("penstock.api.early_batches:EarlyBatches.check", _checks_nothing),),
-        rare_seed=3411,
     ),
     Bug(
         "inherits-offsets",
-        "a topic is written to while files on the disk still speak of the deleted one whose name it has",
+        "a topic is written while files on disk still belong to a deleted topic of the same name",
         "leader epochs are those of the batches",
         (("penstock.replica.offset_files:OffsetFiles.speaks_of_former", _speaks_of_nobody),),
     ),
     Bug(
         "forgets-in-no-time",
         "producers are forgotten after a thousandth of producer.id.expiration.ms",
-        "nothing comes twice",
+        "no record appears twice",
         (("penstock.storage.producer_state:ProducerStates.expire", _forgets_in_no_time),),
     ),
     Bug(
         "forgets-gaps",
-        "whether a log has gaps goes by its policy of today",
-        "what is sound is not taken for damaged",
+        "whether a log may have gaps is decided by its current cleanup policy",
+        "intact data is not taken for damaged",
         ((f"{LOG}.may_have_gaps", _goes_by_its_policy),),
     ),
     Bug(
         "clean-for-good",
-        "leader epochs that were kept once count as kept, also those that come later",
+        "once leader epochs were stored, later ones count as stored too",
         "leader epochs are kept before a recovery point passes them",
         (("penstock.storage.leader_epochs:LeaderEpochs.is_dirty", _is_clean_for_good),),
     ),
     Bug(
         "clean-too-early",
-        "leader epochs count as kept before their checkpoint is stable, and a step of it fails",
+        "leader epochs count as stored before their checkpoint is stable, and a step of the checkpoint fails",
         "leader epochs are kept before a recovery point passes them",
         (("penstock.storage.durability:LogCheckpoint.make_stable", _is_clean_before_it_is_stable),),
     ),
     Bug(
         "keeps-its-cleaned-offset",
-        "a cut lowers the recovery point, and not up to where gaps are taken for compaction's",
-        "a cut lowers first what recovery goes by",
+        "a truncation lowers the recovery point but not the cleaned offset",
+        "a cut first lowers the checkpoints of recovery",
         ((f"{HOUSEKEEPING}.lower_recovery_point", _keeps_its_cleaned_offset),),
     ),
     Bug(
         "cuts-before-lowering",
-        "a log is cut while the recovery point on its disk lies above the cut",
-        "a cut lowers first what recovery goes by",
+        "a log is truncated while the recovery point on its disk is above the new end",
+        "a cut first lowers the checkpoints of recovery",
         ((f"{HOUSEKEEPING}.lower_recovery_point", _lowers_nothing),),
     ),
     Bug(
         "deletes-on-the-loop",
-        "retention waits for its disk on the event loop, once a segment",
+        "retention waits for the disk on the event loop, once for each segment",
         "the loop never waits",
         ((f"{HOUSEKEEPING}._finish_deletion", _deletes_on_the_loop),),
     ),
     Bug(
         "waits-for-its-disk",
         "a leader whose disk hangs goes on leading",
-        "a hung disk is left behind",
+        "other brokers take over from a hung disk",
         (("penstock.replica.disk_watch:DiskWatch._tick", _waits),),
     ),
     Bug(
@@ -272,32 +270,32 @@ ERROR_BUGS = (
     ),
     Bug(
         "promises-its-end",
-        "a checkpoint tells recovery to trust what is not stable yet",
+        "a checkpoint tells recovery to trust records that are not stable yet",
         "a recovery point is on the platter",
         (("penstock.storage.checkpoint_builder:CheckpointBuilder.prepare", _promises_its_end),),
     ),
     Bug(
         "undoes-every-swap",
-        "recovery removes what compaction was about to put in place, also where the old segments are gone",
+        "recovery removes a compacted segment that was being put in place, even if the old segments are gone",
         HELD,
         (("penstock.storage.recovery:settle_swaps", _undoes_every_swap),),
     ),
     Bug(
         "keeps-its-minimum",
-        "a changed min.insync.replicas counts from the next restart on",
+        "a changed min.insync.replicas takes effect only after a restart",
         "the high watermark waits for min.insync.replicas",
         (("penstock.replica.partition:Partition.apply_config", _keeps_its_minimum),),
     ),
     Bug(
         "syncs-again",
-        "a sync that failed is tried again, and what it says the second time is believed",
-        "what is committed is on every platter",
+        "a failed sync is repeated, and the second result is trusted",
+        "committed records are on every platter",
         (("penstock.storage.group_commit:is_passing", _tries_the_sync_again),),
     ),
     Bug(
         "offline-for-want",
         "a flush that finds no descriptor takes its log offline, until a restart",
-        "want of descriptors takes nothing offline",
+        "missing descriptors take nothing offline",
         (
             ("penstock.storage.group_commit:is_passing", _nothing_passes),
             ("penstock.storage.log:is_passing_at_open", _nothing_passes),
@@ -306,32 +304,32 @@ ERROR_BUGS = (
     ),
     Bug(
         "asks-once",
-        "whether tombstones may go is asked when a cleaning begins, and not again when a replica was added meanwhile",
-        "a replica that keeps what was deleted keeps its tombstone",
+        "whether tombstones may go is decided when a cleaning begins, and not again when a replica is added meanwhile",
+        "a replica with a deleted record has its tombstone",
         (("penstock.replica.cleaning:_is_still_allowed", _asks_once),),
     ),
     Bug(
         "eligible-unflushed",
-        "who crashes before the first flush of a topic that became durable stays eligible to lead",
-        "who is eligible has everything committed",
+        "a broker that crashes before the first flush of a topic that became durable stays eligible to lead",
+        "an eligible replica has everything committed",
         (("penstock.core.metadata.brokers:register", _durable_from_the_start),),
     ),
     Bug(
         "votes-emptied",
-        "a voter that has lost what it voted for and what it had votes at once",
-        "an emptied voter votes for nobody before it has caught up",
+        "a voter that has lost its votes and its log votes at once",
+        "an emptied voter does not vote before it has caught up",
         (("penstock.core.raft.node:Node.may_vote_for", _votes_at_once),),
     ),
     Bug(
         "gives-a-vote-again",
-        "a request to add a voter whose answer was lost is sent once more, also when the voter was removed meanwhile",
-        "a vote is given once for each time it is asked for",
+        "a request to add a voter is sent again after its answer was lost, even if the voter was removed meanwhile",
+        "a vote is given once per request",
         (("penstock.api.handlers.add_raft_voter:AddRaftVoterHandler.is_repeatable", _may_be_repeated),),
     ),
     Bug(
         "believes-one-reader",
-        "a repair cuts on the word of one reader: nobody looks again, here or at the leader's copy",
-        "no sound replica is cut by repair",
+        "a repair truncates on the report of one reader, without checking here or against the leader's copy",
+        "repair cuts no intact replica",
         (
             ("penstock.replica.repair:ask", _believes_one_reader),
             (f"{REPAIRS}._is_still_damaged", _looks_once),

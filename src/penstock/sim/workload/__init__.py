@@ -1,1 +1,1 @@
-"""Clients of a simulated cluster: lean, impatient, and writing down everything they do and see."""
+"""Clients of a simulated cluster: simple, impatient, and recording everything they do and see."""

@@ -1,7 +1,8 @@
-"""An operator who changes the cluster now and then: topics come, grow and go, settings change, replicas move.
+"""An operator who changes the cluster now and then: creates, grows and deletes topics, changes settings, moves
+replicas.
 
-Only topics of its own are deleted; topics that others write to keep their name and what they hold. What a broker does
-not serve (yet) is counted and left. Must not know: faults, checkers.
+Only the operator's own topics are deleted; topics of other clients keep their name and content. Requests that a broker
+does not serve (yet) are counted and skipped. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -9,46 +10,35 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 from penstock.sim.judges.history import AdminAction, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
-from penstock.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from penstock.wire.messages.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
-from penstock.wire.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
-from penstock.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
-from penstock.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
+from penstock.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
+from penstock.wire.messages.create_partitions import CreatePartitionsResponse
+from penstock.wire.messages.create_topics import CreateTopicsResponse
+from penstock.wire.messages.delete_topics import DeleteTopicsResponse
+from penstock.wire.messages.elect_leaders import ElectLeadersResponse
+from penstock.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from penstock.wire_client.requests.configs import TOPIC, alter_configs_request, check_altered
 from penstock.wire_client.requests.errors import check
+from penstock.wire_client.requests.replicas import elect_request, read_elected, read_reassigned, reassign_request
+from penstock.wire_client.requests.topics import (
+    check_deleted,
+    check_grown,
+    create_topic_request,
+    delete_topic_request,
+    grow_topic_request,
+    read_created,
+)
 
 TIMEOUT_MS = 1000
 RETRY_S = 0.1
-PREFERRED = 0
-SET = 0
-TOPIC_RESOURCE = 2
 REPLICAS = (1, 2, 3, 3, 3)
 CANCEL_CHANCE = 0.3
 LONGEST_CATCHING_UP_S = 0.1
 SEGMENT_BYTES = "internal.segment.bytes"
-# Said before anything was decided.
+# Answered before anything was decided.
 DECIDED_AGAINST = frozenset(
     (
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -72,8 +62,8 @@ class Operator:
         fewest_replicas: Callable[[str], int] = lambda _: 1,
         not_moved: Sequence[str] = (),
     ) -> None:
-        """`brokers`: also those that may join later; `fewest_replicas` of a topic: below that it is not brought;
-        `not_moved`: topics whose replicas are somebody else's business."""
+        """`brokers` includes those that may join later; `fewest_replicas` of a topic: its lower limit;
+        `not_moved`: topics whose replicas another client moves."""
         self._caller = caller
         self._history = history
         self._topics = list(topics)
@@ -111,7 +101,7 @@ class Operator:
         return True
 
     async def until_told(self, do: Callable[[], Awaitable[bool]]) -> None:
-        """Again and again, until it is acknowledged, or refused where an earlier try may have done it."""
+        """Repeat until it is acknowledged, or refused because an earlier try may have done it."""
         may_be_done = False
         while not await do():
             outcome = self._history.admin[-1].outcome
@@ -122,28 +112,22 @@ class Operator:
 
     # -- topics -------------------------------------------------------------------------
 
-    async def create(self, name: str, partitions: int, settings: dict[str, str]) -> bool:
-        action = self._history.begin_admin("create", name, value=str(partitions))
-        return await self.act(action, self._ask_to_create(name, partitions, settings))
+    async def create(self, topic: NewTopic) -> bool:
+        action = self._history.begin_admin("create", topic.name, value=str(topic.partitions))
+        return await self.act(action, self._ask_to_create(topic))
 
-    async def _ask_to_create(self, name: str, partitions: int, settings: dict[str, str]) -> None:
-        wanted = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=-1,
-            configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
-        )
-        request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+    async def _ask_to_create(self, topic: NewTopic) -> None:
+        request = create_topic_request(topic, TIMEOUT_MS)
         answer = await self._caller.ask(
             self._caller.any_address(), Api.CREATE_TOPICS, request, CreateTopicsResponse, purpose="admin"
         )
-        check(answer.topics[0].error_code, answer.topics[0].error_message)
+        read_created(answer)
 
     async def _create(self) -> None:
         name = f"scratch-{self._made}"
         self._made += 1
         self._own[name] = self._caller.random.randint(1, 2)
-        await self.create(name, self._own[name], {})
+        await self.create(NewTopic(name, self._own[name]))
 
     async def _delete(self) -> None:
         if not self._own:
@@ -156,11 +140,11 @@ class Operator:
         return await self.act(self._history.begin_admin("delete", name), self._ask_to_delete(name))
 
     async def _ask_to_delete(self, name: str) -> None:
-        request = DeleteTopicsRequest(topic_names=[name], timeout_ms=TIMEOUT_MS)
+        request = delete_topic_request(name, TIMEOUT_MS)
         answer = await self._caller.ask(
             self._caller.any_address(), Api.DELETE_TOPICS, request, DeleteTopicsResponse, purpose="admin"
         )
-        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        check_deleted(answer)
 
     async def _grow(self) -> None:
         if not self._own:
@@ -171,17 +155,16 @@ class Operator:
         await self.act(action, self._ask_to_grow(name, self._own[name]))
 
     async def _ask_to_grow(self, name: str, count: int) -> None:
-        wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
-        request = CreatePartitionsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
+        request = grow_topic_request(name, count, TIMEOUT_MS)
         answer = await self._caller.ask(
             self._caller.any_address(), Api.CREATE_PARTITIONS, request, CreatePartitionsResponse, purpose="admin"
         )
-        check(answer.results[0].error_code, answer.results[0].error_message)
+        check_grown(answer)
 
     # -- replicas -----------------------------------------------------------------------
 
     async def _reassign(self) -> None:
-        """To any brokers; now and then it is called off while replicas still catch up."""
+        """To any brokers; sometimes cancelled while replicas still catch up."""
         random = self._caller.random
         place = await self._partition()
         if place is None:
@@ -193,14 +176,14 @@ class Operator:
             await self._call_off(place)
 
     async def move(self, place: Place, count: int) -> bool:
-        """To so many brokers, any ones; not to fewer than it may have."""
+        """To this many random brokers; not fewer than allowed."""
         count = max(self._fewest(place.topic), count)
         replicas = self._caller.random.sample(self._brokers, min(count, len(self._brokers)))
         action = self._history.begin_admin("reassign", place.topic, str(place.partition), ",".join(map(str, replicas)))
         return await self.act(action, self._ask_to_reassign(place, replicas))
 
     async def _partition(self) -> Place | None:
-        """Of a topic with data, those of groups among them; None: nobody says what there is."""
+        """A partition of a topic with data, including those of groups; None: no broker answers."""
         try:
             await self._caller.refresh()
         except TROUBLE as error:
@@ -219,10 +202,7 @@ class Operator:
         await self.act(action, self._ask_to_reassign(place, None))
 
     async def _ask_to_reassign(self, place: Place, replicas: list[int] | None) -> None:
-        partition = ReassignablePartition(partition_index=place.partition, replicas=replicas)
-        request = AlterPartitionReassignmentsRequest(
-            timeout_ms=TIMEOUT_MS, topics=[ReassignableTopic(name=place.topic, partitions=[partition])]
-        )
+        request = reassign_request({place: replicas}, TIMEOUT_MS)
         answer = await self._caller.ask(
             self._caller.any_address(),
             Api.ALTER_PARTITION_REASSIGNMENTS,
@@ -230,21 +210,19 @@ class Operator:
             AlterPartitionReassignmentsResponse,
             purpose="admin",
         )
-        check(answer.error_code, answer.error_message)
-        for entry in answer.responses:
-            for result in entry.partitions:
-                check(result.error_code, result.error_message)
+        for verdict in read_reassigned(answer):
+            check(verdict.code, verdict.message)
 
     async def _elect(self) -> None:
         action = self._history.begin_admin("elect", "")
         await self.act(action, self._ask_to_elect())
 
     async def _ask_to_elect(self) -> None:
-        request = ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None, timeout_ms=TIMEOUT_MS)
+        request = elect_request(None, TIMEOUT_MS)
         answer = await self._caller.ask(
             self._caller.any_address(), Api.ELECT_LEADERS, request, ElectLeadersResponse, purpose="admin"
         )
-        check(answer.error_code)
+        read_elected(answer)
 
     # -- settings -----------------------------------------------------------------------
 
@@ -255,7 +233,7 @@ class Operator:
         await self.act(action, self._ask_to_configure(topic, SEGMENT_BYTES, str(size)))
 
     async def configure(self, topic: str, name: str, value: str) -> None:
-        """Again and again, until it is acknowledged."""
+        """Repeat until it is acknowledged."""
         await self.until_told(lambda: self._set(topic, name, value))
 
     async def _set(self, topic: str, name: str, value: str) -> bool:
@@ -263,16 +241,11 @@ class Operator:
         return await self.act(action, self._ask_to_configure(topic, name, value))
 
     async def _ask_to_configure(self, topic: str, name: str, value: str) -> None:
-        resource = AlterConfigsResource(
-            resource_type=TOPIC_RESOURCE,
-            resource_name=topic,
-            configs=[AlterableConfig(name=name, config_operation=SET, value=value)],
-        )
         answer = await self._caller.ask(
             self._caller.any_address(),
             Api.INCREMENTAL_ALTER_CONFIGS,
-            IncrementalAlterConfigsRequest(resources=[resource]),
+            alter_configs_request(TOPIC, topic, {name: value}),
             IncrementalAlterConfigsResponse,
             purpose="admin",
         )
-        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        check_altered(answer)

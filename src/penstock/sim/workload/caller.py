@@ -1,8 +1,8 @@
-"""Asking brokers over the wire with little patience: connections, who leads what, who coordinates.
+"""Requests to brokers over the wire with little patience: connections, leaders, coordinators.
 
-A question that is not answered in time costs its connection, because answers come in order and those behind it would
-wait as well. What is known of leaders is replaced only by what is newer (a higher leader epoch of the same topic), as
-Kafka's clients do it. Must not know: records, groups, histories.
+A request without an answer in time closes its connection, because answers come in order and later ones would wait as
+well. Known leaders are replaced only by newer ones (a higher leader epoch of the same topic), as in Kafka's clients.
+Must not know: records, groups, histories.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import Place
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.requests.errors import (
@@ -27,13 +27,15 @@ from penstock.wire_client.requests.errors import (
     WireClientError,
     error_code,
 )
+from penstock.wire_client.requests.groups import coordinator_request
+from penstock.wire_client.requests.metadata import metadata_request
 
 R = TypeVar("R", bound=Message)
 
 Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 1.0
-GROUP = 0
-# What a client meets while brokers come and go.
+TRANSACTION_KEY = 1
+# Errors a client meets while brokers come and go.
 TROUBLE = (WireClientError, ApiError, OSError)
 
 
@@ -52,13 +54,13 @@ class Caller:
         self.leaders: dict[Place, Leader] = {}
         self.replicas: dict[Place, list[int]] = {}
         self.topics: dict[str, int] = {}
-        """The number of partitions, as last heard."""
+        """The last known number of partitions."""
         self._lives: dict[str, tuple[str, bytes]] = {}
         self._bootstrap = list(bootstrap)
         self._brokers: dict[int, Address] = {}
         self._connections: dict[tuple[Address, str], AsyncConnection] = {}
 
-    # -- questions ----------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------
 
     async def connection(self, address: Address, purpose: str = "") -> AsyncConnection:
         key = (address, purpose)
@@ -77,19 +79,21 @@ class Caller:
         purpose: str = "",
         wait_s: float = 0.0,
         has_topic_ids: bool = False,
+        newest: int | None = None,
     ) -> R:
-        """`wait_s` is how long the broker itself may wait. Raises ClientError, ApiError(UNSUPPORTED_VERSION)."""
+        """`wait_s` is how long the broker itself may wait; `newest`: in no version above this one. Raises ClientError,
+        ApiError(UNSUPPORTED_VERSION)."""
         connection = await self.connection(address, purpose)
         try:
             return await connection.call(
-                key, request, kind, timeout_s=self.patience_s + wait_s, has_topic_ids=has_topic_ids
+                key, request, kind, timeout_s=self.patience_s + wait_s, has_topic_ids=has_topic_ids, newest=newest
             )
         except (RequestTimedOut, ConnectionLost):
             connection.close()
             raise
 
     async def answer(self, connection: AsyncConnection, sent: asyncio.Future[Message], kind: type[R]) -> R:
-        """Of something sent before; likewise."""
+        """The answer to a request sent before; same errors."""
         try:
             async with asyncio.timeout(self.patience_s):
                 message = await sent
@@ -117,27 +121,26 @@ class Caller:
     # -- the cluster --------------------------------------------------------------------
 
     def know_by_id(self, topic: str, name: str, topic_id: bytes) -> None:
-        """`topic` is one life of the topic of that name: it is asked for by its id."""
+        """`topic` stands for one incarnation of the topic with that name: requests use its id."""
         self._lives[topic] = name, topic_id
 
     def id_of(self, topic: str) -> bytes | None:
-        """None: it is asked for by its name."""
+        """None: requests use its name."""
         life = self._lives.get(topic)
         return None if life is None else life[1]
 
     def address_of(self, node_id: int) -> Address:
         if node_id not in self._brokers:
-            raise BrokerUnreachable(f"broker {node_id} is not known")
+            raise BrokerUnreachable(f"unknown broker {node_id}")
         return self._brokers[node_id]
 
     def any_address(self) -> Address:
         return self.random.choice(self._bootstrap)
 
     async def refresh(self, topics: Sequence[str] | None = None) -> MetadataResponse:
-        """Ask somebody at random what the cluster looks like."""
+        """Ask a random broker for the metadata."""
         names = [self._lives.get(topic, (topic,))[0] for topic in topics or ()]
-        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        request = metadata_request(None if topics is None else names)
         answer = await self.ask(self.any_address(), Api.METADATA, request, MetadataResponse, purpose="metadata")
         self._brokers.update({broker.node_id: (broker.host, broker.port) for broker in answer.brokers})
         for topic in answer.topics:
@@ -168,14 +171,21 @@ class Caller:
         return known
 
     async def look_again(self, place: Place) -> None:
-        """Something said that this leader is not the right one."""
+        """An error says that this leader is wrong."""
         try:
             await self.refresh([place.topic])
         except TROUBLE as error:
             self.note(error)
 
     async def coordinator(self, group: str) -> Address:
-        request = FindCoordinatorRequest(key=group, key_type=GROUP, coordinator_keys=[group])
+        return await self._find(coordinator_request(group))
+
+    async def transaction_coordinator(self, transactional_id: str) -> Address:
+        return await self._find(
+            FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id])
+        )
+
+    async def _find(self, request: FindCoordinatorRequest) -> Address:
         answer = await self.ask(
             self.any_address(), Api.FIND_COORDINATOR, request, FindCoordinatorResponse, purpose="metadata"
         )

@@ -1,7 +1,7 @@
-"""Members of a group of the new protocol (KIP-848), which commit as those of the classic one do.
+"""Members of a group with the new protocol (KIP-848), which commit like classic members.
 
-The coordinator assigns; a member takes what it is told, gives up at once what it is no longer told, and says so with
-its next heartbeat. A member epoch and a partition have one owner at most. Must not know: faults, checkers.
+The coordinator assigns. A member accepts its assignment, gives up removed partitions at once, and reports that with its
+next heartbeat. A member epoch and a partition have at most one owner. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from penstock.wire_client.requests.errors import check
 REBALANCE_TIMEOUT_MS = 5000
 LEAVE_EPOCH = -1
 AWAY_EPOCH = -2
-"""Of a static member that will be back."""
+"""Of a static member that will return."""
 JOIN_EPOCH = 0
-# The group goes on without this member, or with another life of it: what it owned is not its own any more.
+# The group continues without this member, or with another incarnation: it no longer owns its partitions.
 FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID))
 
 
@@ -66,10 +66,10 @@ class ConsumerMember(Member):
         await self._end()
 
     async def _beat(self, *, is_full: bool = False) -> None:
-        """As long as the answer brings other partitions than are owned, what is owned is said again."""
+        """While the reply brings other partitions than are owned, report the owned ones again."""
         while True:
             is_full = is_full or self.generation == JOIN_EPOCH
-            if is_full:  # who does not say what it has may have everything
+            if is_full:  # a member that does not report its partitions may own any
                 self._let_go(place for place in self.held if place not in self._next)
             sent_s = self._history.time()
             answer = await self._ask(self.generation, is_full=is_full)
@@ -84,7 +84,7 @@ class ConsumerMember(Member):
                 return
             new = [place for place in told if place not in self._next]
             kept = {place: offset for place, offset in self._next.items() if place in told}
-            self._next = kept  # given up at once; what is new begins where the group is
+            self._next = kept  # given up at once; new ones begin at the group's offset
             self._next = kept | await self.committed(new)
             is_full = True
 

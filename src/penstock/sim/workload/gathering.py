@@ -1,6 +1,6 @@
-"""A group that works: two members that nobody knows join it, share all partitions, and commit.
+"""A working group: two new members join it, share all partitions, and commit.
 
-Those before them may have gone without a word. Must not know: faults, checkers.
+Earlier members may have left silently. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.sim.workload.members import Member
 
 PAUSE_S = 0.1
 SESSION_MS = 1000
-"""As short as may be: a heartbeat is held for a third of it."""
+"""As short as allowed: a heartbeat is held for a third of it."""
 
 
 class Gathering:
@@ -29,7 +29,7 @@ class Gathering:
         await asyncio.gather(*(member.run(self._has_settled, PAUSE_S, stay_chance=1.0) for member in self._members))
 
     def _has_settled(self) -> bool:
-        """Once is enough: who sees it first leaves."""
+        """Once is enough: the first member to see it leaves."""
         if not self._is_settled:
             generations = {member.generation for member in self._members}
             held = sorted(place for member in self._members for place in member.held)

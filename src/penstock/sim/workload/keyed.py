@@ -1,7 +1,7 @@
-"""A lane whose records have keys, for compacted topics: a few that come again and again, and others that come for a
-while and never again. All are deleted at times.
+"""A lane whose records have keys, for compacted topics: some keys recur always, others only for a while. All are
+deleted at times.
 
-A tombstone has no value, so it says in a header which one it is. Must not know: faults, checkers.
+A tombstone has no value, so a header identifies it. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KEYS = 5
 PASSING_EVERY = 3
 PASSES_AFTER = 15
 DELETES_EVERY = 7
-"""Of the numbers of a lane; without a common factor, so that every key is deleted at times."""
+"""In numbers of a lane; without a common factor, so that every key is deleted at times."""
 WHICH = "which"
 
 

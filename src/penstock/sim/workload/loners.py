@@ -1,7 +1,7 @@
 """A consumer that assigns partitions itself: it commits without being a member, and its offsets are deleted at times.
 
-Numbers only grow, also across deletions, so what comes back after one is known for what it is. A deletion is written
-down as a commit of NOTHING. Must not know: faults, checkers.
+Numbers only increase, also across deletions, so an old offset that reappears is recognised. A deletion is recorded as
+a commit of NOTHING. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ class Loner(Member):
         if code == ErrorCode.NONE:
             self._end_all(commits, Outcome.ACKNOWLEDGED)
             return
-        # Where there is no group there is nothing to delete.
+        # Without a group there is nothing to delete.
         self._end_all(commits, Outcome.REFUSED if code == ErrorCode.GROUP_ID_NOT_FOUND else Outcome.UNKNOWN)
         raise ApiError(error_code(code), "not deleted")

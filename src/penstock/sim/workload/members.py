@@ -1,9 +1,9 @@
-"""Members of a consumer group (the classic protocol) that commit offsets which only grow, and look them up again.
+"""Members of a consumer group (the classic protocol) that commit increasing offsets and look them up again.
 
-What they read does not matter here, so they do not: a member commits ever higher numbers for what it was assigned,
-beginning at what the coordinator says was committed. Short sessions, so that the dead are noticed within a history.
-Members come and go: most say so, and some are never heard of again; a static one is back under its instance id. What a
-member holds is written down as intervals that are rather too short than too long: nobody else may hold it meanwhile.
+They do not read records, because the records do not matter here: a member commits increasing numbers for its
+partitions, starting at the committed offset. Sessions are short, so that dead members are noticed within a history.
+Members come and go: most leave properly, some disappear; a static one returns under its instance id. The ownership of
+a member is recorded as intervals that are rather too short than too long: no other member may own it meanwhile.
 Must not know: faults, checkers.
 """
 
@@ -43,16 +43,16 @@ SESSION_TIMEOUT_MS = 3000
 REBALANCE_TIMEOUT_MS = 5000
 RETRY_S = 0.1
 STAY_CHANCE = 0.85
-"""At each round; otherwise a member goes, and joins as somebody new."""
+"""At each round; otherwise a member leaves and joins as a new one."""
 LEAVE_CHANCE = 0.8
-"""Of a member that goes; otherwise it says nothing, and its session has to end."""
+"""Of a leaving member; otherwise it is silent, and its session must expire."""
 AWAY_S = 0.8
-"""Until it joins again: long enough that others take over what it had, and have to give it up."""
+"""Until it joins again: long enough that others take over its partitions and must give them up."""
 LAST_LEAVE_CHANCE = 0.95
-"""In the end, where waiting for sessions makes histories long."""
+"""At the end, where waiting for sessions makes histories long."""
 ASSIGNOR = "range"
-# The coordinator decided against it: nothing was, or will be, written. One that lost its log says NOT_COORDINATOR to
-# those who wait as well, and what they wait for may be kept.
+# The coordinator refused: nothing was or will be written. A coordinator that lost its log also answers pending
+# requests with NOT_COORDINATOR, and those may be stored.
 DECIDED_AGAINST = frozenset(
     (
         ErrorCode.ILLEGAL_GENERATION,
@@ -72,7 +72,7 @@ class Member:
     def __init__(
         self, caller: Caller, history: History, group: str, topics: Sequence[str], instance: str | None = None
     ) -> None:
-        """`instance`: of a static member, which keeps it and what it owns when it starts again."""
+        """`instance`: of a static member, which keeps it and its partitions when it restarts."""
         self.instance = instance
         self.session_ms = SESSION_TIMEOUT_MS
         self._caller = caller
@@ -85,9 +85,9 @@ class Member:
         self._next: dict[Place, int] = {}
         self.held: dict[Place, Owned] = {}
         self.committed_in = -1
-        """The generation of the last commit that was acknowledged."""
+        """The generation of the last acknowledged commit."""
         self._is_in_doubt = False
-        """A join or report was not answered: it may arrive late, and take back what is told until then."""
+        """A join or report was not answered: it may arrive late and revoke a newer assignment."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float, stay_chance: float = STAY_CHANCE) -> None:
         while not is_over():
@@ -129,7 +129,7 @@ class Member:
         return self.instance or self.member_id
 
     def _hold(self, places: Iterable[Place], heard_s: float) -> None:
-        """The coordinator has heard of this member after `heard_s`: its session lasts from there on at least."""
+        """The coordinator heard from this member after `heard_s`, so its session lasts at least from then."""
         until_s = heard_s + self.session_ms / 1000
         for owned in self.held.values():
             owned.until_s = until_s
@@ -146,7 +146,7 @@ class Member:
             owned.until_s = min(owned.until_s, now_s)
 
     async def _go(self, leave_chance: float, *, for_good: bool = False) -> None:
-        """As somebody who says so, or who is never heard of again and has what it held until its session ends."""
+        """Leave properly, or disappear and keep the partitions until the session ends."""
         try:
             if self._caller.random.random() < leave_chance:
                 self._let_go(self.held)
@@ -156,13 +156,13 @@ class Member:
 
     def _be_new(self) -> None:
         self.member_id = ""
-        if self.instance is None:  # a static one has what it had until it joins; a late join can still take it over
+        if self.instance is None:  # a static one keeps them until it joins, perhaps late
             self.held.clear()
             self._is_in_doubt = False
 
     async def _leave(self, *, for_good: bool) -> None:
         if self.instance is not None and not for_good:
-            return  # it starts again, and nobody is to notice
+            return  # it restarts unnoticed
         leaving = MemberIdentity(member_id=self.member_id, group_instance_id=self.instance)
         request = LeaveGroupRequest(group_id=self.group, members=[leaving])
         answer = await self._caller.ask(
@@ -284,7 +284,7 @@ class Member:
         self.committed_in = self.generation
 
     async def committed(self, places: Sequence[Place] | dict[Place, int]) -> dict[Place, int]:
-        """What the coordinator has, 0 where there is nothing; written down as seen."""
+        """The committed offsets, 0 if there is none; recorded as read."""
         if not places:
             return {}
         topics: dict[str, list[int]] = {}

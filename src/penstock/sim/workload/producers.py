@@ -1,12 +1,12 @@
 """Writers that never give up: idempotent lanes with acks=all, and a plain one with acks=1.
 
-A lane is one producer id on one partition. It sends a few batches at once, and when anything goes wrong it sends all
-that was not acknowledged again, in order and under the same sequence numbers, wherever the leader is by then: so each
-of its records is in the log exactly once and in order, or the broker is to blame. Must not know: faults, checkers.
+A lane is one producer id on one partition. It sends several batches at once. After an error it sends all
+unacknowledged batches again, in order and with the same sequence numbers, to the current leader. So each of its records
+is in the log exactly once and in order; otherwise the broker is at fault. Must not know: faults, checkers.
 
-Where brokers forget producers that are silent for a while, a lane does as a careful client: it sends nothing again
-after half of that time, but begins anew under another id. Then, and after a long silence, one batch goes alone, for a
-broker that does not know a lane takes whatever number comes first.
+If brokers forget idle producers, a lane acts like a careful client: after half of that time it does not retry, but
+starts again with another id. Then, and after a long silence, it sends one batch alone, because a broker that does not
+know a lane accepts any first sequence number.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ PADDING = b"." * 200
 RETRY_S = 0.05
 SLEEP_CHANCE = 0.1
 SLEEPS = 2.5
-"""Times the time after which it is forgotten: brokers look for silent producers now and then."""
+"""Factor for the expiry time: brokers check for idle producers only now and then."""
 LONGEST_RETRY_S = 0.4
 GIVE_UP_AFTER = 40
-# The broker kept nothing of it: what was not idempotent may be called refused.
+# The broker kept nothing: a batch that is not idempotent counts as refused.
 NOT_APPENDED = frozenset(
     (
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -102,12 +102,12 @@ class IdempotentLane:
         self.producer_id = -1
         self.epoch = 0
         self.next_number = 0
-        """Of a record; its sequence number as well."""
+        """Number of the next record, and its sequence number."""
         self._out_of_order = 0
         self.may_be_forgotten = False
-        """Whether an earlier batch than the last may be known as a repeat by its number only: compaction removes it."""
+        """Whether older batches may be recognised as repeats only by their number, because compaction removed them."""
         self.is_gone: Callable[[], bool] = lambda: False
-        """Whether its topic is no more: what is not acknowledged then never will be."""
+        """Whether its topic is gone: unacknowledged batches will never be acknowledged."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         random = self._caller.random
@@ -121,7 +121,7 @@ class IdempotentLane:
                 self._caller.counts["slept"] += 1
 
     def _may_be_unknown(self) -> bool:
-        """Or forgotten before the batches that come next have arrived."""
+        """Or forgotten before the next batches arrive."""
         if self._forgotten_after_s is None:
             return False
         return asyncio.get_running_loop().time() - self._acknowledged_s > self._forgotten_after_s / 4
@@ -173,9 +173,9 @@ class IdempotentLane:
                 return
             if self._out_of_order >= GIVE_UP_AFTER:
                 raise Violation(
-                    "a repeat is known as such",
+                    "a repeated batch is recognised",
                     f"{self.name} repeats number {waiting[0].writes[0].number} on {self.place} and hears "
-                    f"OUT_OF_ORDER_SEQUENCE_NUMBER again and again; what came before was acknowledged",
+                    f"OUT_OF_ORDER_SEQUENCE_NUMBER repeatedly; the batches before were acknowledged",
                 )
             try:
                 waiting = await self._try(waiting)
@@ -187,7 +187,7 @@ class IdempotentLane:
                 tries = min(tries + 1, 10)
 
     def _begin_anew(self, batches: Sequence[_Batch]) -> None:
-        """Nobody knows what became of them, and to send them again may be to write them twice."""
+        """The outcome is unknown, and a retry could write the batches twice."""
         for write in (write for batch in batches for write in batch.writes):
             self._history.end_write(write, Outcome.UNKNOWN, -1)
         self._caller.counts["gave up"] += 1
@@ -196,7 +196,7 @@ class IdempotentLane:
         self.producer_id, self.next_number, self._acknowledged_s = -1, 0, -inf
 
     async def _try(self, batches: list[_Batch]) -> list[_Batch]:
-        """Those that have to be sent again, in order."""
+        """Return the batches that must be sent again, in order."""
         caller = self._caller
         leader = await caller.leader(self.place)
         connection = await caller.connection(caller.address_of(leader.node_id), self.name)
@@ -221,7 +221,7 @@ class IdempotentLane:
             if result.error_code:
                 caller.counts[error_code(result.error_code).name] += 1
                 if self.may_be_forgotten and result.error_code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-                    continue  # it is there, as clients understand it, and nobody knows where
+                    continue  # it counts as stored, at an unknown offset
                 if not left and result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                     self._out_of_order += 1
                 left.append(batch)
@@ -232,7 +232,7 @@ class IdempotentLane:
 
 
 class PlainWriter:
-    """acks=1, each record sent once: it may be lost, and must never come twice or out of order."""
+    """acks=1, each record sent once: it may be lost, and must never appear twice or out of order."""
 
     acks = ACKS_LEADER
 

@@ -1,9 +1,9 @@
-"""Readers from the first offset on that write down every record, and now and then begin again.
+"""Readers from the first offset that record everything they read, and sometimes start again.
 
-They know the leader epoch they read under and say so, as Kafka's clients do, so a leader of the past does not answer
-them: a leader of that epoch which does not have what was read before has lost it. Some read from any replica (KIP-392):
-one that is behind has nothing yet, but what it gives out is what everybody else reads. Now and then they ask a leader
-where a partition ends, which is never before what they were shown. Must not know: faults, checkers.
+They send the leader epoch they know, like Kafka's clients, so a deposed leader does not answer them: a leader of that
+epoch without the records read before has lost them. Some read from any replica (KIP-392): a replica that lags has less,
+but returns the same records. Sometimes they ask a leader for the end of a partition, which must not be before the high
+watermark they saw. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LATEST, EARLIEST = -1, -2
 
 
 def _written(record: Record) -> bytes:
-    """What a writer calls it; a tombstone says so in a header, if it is one of ours."""
+    """The writer's name of a record; a tombstone of ours has it in a header."""
     if record.value is not None:
         return record.value.partition(b" ")[0]
     return (record.headers[0][1] or b"") if record.headers else b""
@@ -58,8 +58,8 @@ class Reader:
         begins_at: int = 0,
         jump_chance: float = 0.0,
     ) -> None:
-        """`choose` says which broker is asked; `may_have_holes`: what is read is compacted; `jump_chance`: of going
-        back to any offset after a read, as a consumer does that resumes where it has committed."""
+        """`choose` selects the broker; `may_have_holes`: the partition is compacted; `jump_chance`: of returning to any
+        offset after a read, like a consumer that resumes at its committed offset."""
         self._jump_chance = jump_chance
         self._choose = choose
         self._may_have_holes = may_have_holes
@@ -67,8 +67,8 @@ class Reader:
         self._history = history
         self._begins_at = begins_at
         self.positions = dict.fromkeys(places, begins_at)
-        self._shown: dict[Place, tuple[int, int]] = {}  # the highest high watermark, and by the leader of which epoch
-        self._asked: dict[Place, int] = {}  # for its end: the leader of which epoch
+        self._shown: dict[Place, tuple[int, int]] = {}  # the highest high watermark, and its leader epoch
+        self._asked: dict[Place, int] = {}  # leader epoch of the last request for its end
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         caller = self._caller
@@ -90,7 +90,7 @@ class Reader:
             await caller.pause(pause_s)
 
     async def read(self, place: Place) -> bool:
-        """Whether there was something. Raises what the caller raises, ApiError, Violation."""
+        """Return whether records were read. Raises the caller's errors, ApiError, Violation."""
         caller = self._caller
         leader = await caller.leader(place)
         asked = self._choose(place, leader)
@@ -150,7 +150,7 @@ class Reader:
         )
 
     def _wants_end(self, place: Place) -> bool:
-        """First thing of a new leader, and now and then; ListOffsets knows topics by name alone."""
+        """On a new leader, and sometimes later; ListOffsets knows topics only by name."""
         if self._caller.id_of(place.topic) is not None:
             return False
         known = self._caller.leaders.get(place)
@@ -158,7 +158,7 @@ class Reader:
         return is_new or self._caller.random.random() < END_CHANCE
 
     async def _ask_for_end(self, place: Place) -> None:
-        """A new leader that does not know it yet must say so (KIP-207)."""
+        """A new leader that does not know its end yet must say so (KIP-207)."""
         leader = await self._caller.leader(place)
         self._asked[place] = leader.epoch
         end = await self._offset_at(place, leader, LATEST)
@@ -177,15 +177,15 @@ class Reader:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise ApiError(error_code(found.error_code), f"cannot tell where {place} begins or ends")
+            raise ApiError(error_code(found.error_code), f"cannot get the begin or end offset of {place}")
         return found.offset
 
     def _was_shown(self, place: Place, leader: Leader, high_watermark: int, before: tuple[int, int]) -> None:
         if high_watermark < before[0]:
             raise Violation(
                 "a high watermark that was shown does not go back",
-                f"{self._caller.name} hears from broker {leader.node_id} (epoch {leader.epoch}) that {place} ends at "
-                f"{high_watermark}, and was shown {before[0]} in epoch {before[1]}",
+                f"{self._caller.name} learns from broker {leader.node_id} (epoch {leader.epoch}) that {place} ends at "
+                f"{high_watermark}, but saw {before[0]} in epoch {before[1]}",
             )
         self._shown[place] = high_watermark, leader.epoch
 

@@ -1,8 +1,8 @@
-"""A topic that is deleted and made again under its name, while it is written to and read.
+"""A topic that is deleted and recreated under its name, while it is written and read.
 
-Each of its lives is a topic of its own for the history, and is asked for by its topic id: what is written to one and
-read in another was inherited. The producer is the same in all of them, and counts from 0 in each. Must not know:
-faults, checkers.
+Each incarnation is its own topic in the history, and requests use its topic id: a record written to one and read in
+another was inherited. The producer id is the same in all, and its sequence starts at 0 in each. Must not know: faults,
+checkers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from penstock.model.errors import ErrorCode
+from penstock.model.new_topic import NewTopic
 from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.workload.admin import TIMEOUT_MS, Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
@@ -43,10 +44,10 @@ class Reborn:
         self._now_ms = now_ms
         self._settings = dict(settings)
         self.lives: dict[Place, bytes] = {}
-        """By topic id; the last one is not deleted any more."""
+        """By topic id; the last one is not deleted."""
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Returns while it lives."""
+        """Returns while the last incarnation lives."""
         lane: IdempotentLane | None = None
         while True:
             place = await self._be_born()
@@ -62,9 +63,9 @@ class Reborn:
             caller.know_by_id(place.topic, NAME, topic_id)
 
     async def _be_born(self) -> Place:
-        """Until somebody tells the id of one that was not there before."""
+        """Repeat until a broker reports a new id."""
         while True:
-            await self._operator.create(NAME, 1, self._settings)
+            await self._operator.create(NewTopic(NAME, 1, configs=self._settings))
             try:
                 answer = await self._caller.refresh([NAME])
             except TROUBLE as error:
@@ -102,7 +103,7 @@ class Reborn:
         return not is_dead
 
     async def _delete(self, place: Place) -> None:
-        """Again and again, until it is gone: by its id, so that a request that comes late does not hit the next one."""
+        """Delete by id until it is gone, so that a late request does not hit the next incarnation."""
         action = self._history.begin_admin("delete", NAME)
         request = DeleteTopicsRequest(topics=[DeleteTopicState(topic_id=self.lives[place])], timeout_ms=TIMEOUT_MS)
         while True:

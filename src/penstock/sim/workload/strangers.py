@@ -1,6 +1,6 @@
-"""Somebody who is no node says what only nodes may say: Raft messages, registrations, acknowledgements, fetches as a
-replica. Every time the connection must be closed, and nothing be answered. That nothing has changed is seen by other
-judges: a term that is taken up, or an acknowledgement that is believed, breaks their promises.
+"""A client that is not a node sends requests reserved for nodes: Raft messages, registrations, acknowledgements,
+fetches as a replica. Each time the connection must be closed without an answer. Other judges see that nothing changed:
+an accepted term or acknowledgement breaks their promises.
 
 Must not know: the cluster's secret, faults.
 """
@@ -24,9 +24,9 @@ from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from penstock.wire.peers import peer_frame
 from penstock.wire.primitives import Message
 
-ONLY_NODES: Final = "nodes are heard by nodes alone"
+ONLY_NODES: Final = "only nodes are heard as nodes"
 PATIENCE_S: Final = 20.0
-"""A machine that hangs or is cut off closes nothing for that long."""
+"""A machine that hangs or is cut off closes no connection for this time."""
 CONNECT_TIMEOUT_S: Final = 1.0
 
 
@@ -55,7 +55,7 @@ class Impostor:
             async with asyncio.timeout(PATIENCE_S):
                 heard = await reader.read(100)
             self._caller.counts["refused as a stranger"] += 1
-        except OSError as error:  # it is closed, or nobody is there any more
+        except OSError as error:  # the connection is closed, or the machine is gone
             self._caller.note(error)
             return
         finally:

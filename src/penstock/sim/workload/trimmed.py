@@ -1,4 +1,4 @@
-"""A topic whose records are deleted from below, by DeleteRecords and by retention, while it is written to and read.
+"""A topic whose oldest records are deleted, by DeleteRecords and by retention, while it is written and read.
 
 Must not know: faults, checkers.
 """
@@ -29,7 +29,7 @@ RETAINED = {"retention.bytes": str(RETENTION_BYTES)}
 
 
 class TrimmedReader(Reader):
-    """Goes on where the log begins when what it wants is gone."""
+    """Continues at the beginning of the log if its next record is gone."""
 
     async def _miss(self, place: Place, leader: Leader, position: int) -> None:
         start = await self._offset_at(place, leader, EARLIEST)
@@ -40,7 +40,7 @@ class TrimmedReader(Reader):
 
 
 class Trimmer:
-    """Deletes up to offsets that were read already, and so are below the high watermark."""
+    """Deletes up to offsets that were already read, and so are below the high watermark."""
 
     def __init__(self, caller: Caller, history: History) -> None:
         self._caller = caller
@@ -54,12 +54,12 @@ class Trimmer:
                 await self.trim(self._caller.random.randint(position // 2, position))
 
     async def trim_at_last(self, offset: int) -> None:
-        """Again and again, until it is acknowledged."""
+        """Repeat until it is acknowledged."""
         while not await self.trim(offset):
             await self._caller.pause(RETRY_S)
 
     async def trim(self, offset: int) -> bool:
-        """Whether it was acknowledged."""
+        """Return whether it was acknowledged."""
         caller = self._caller
         action = self._history.begin_admin("trim", TRIMMED.topic, value=str(offset))
         partition = DeleteRecordsPartition(partition_index=TRIMMED.partition, offset=offset)

@@ -1,7 +1,7 @@
-"""An operator who changes settings under load, of topics and of brokers: any dynamic one, to any of a few values.
+"""An operator who changes settings of topics and brokers under load: any dynamic one, to one of a few values.
 
-What could keep a history from its end (records that are refused, throttled replicas, too many replicas demanded) is set
-back when the story is over. Must not know: faults, checkers.
+Settings that could prevent a history from ending (refused records, throttled replicas, too many required replicas) are
+restored at its end. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -9,24 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from penstock.config.alter import Operation
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, Tuning, Values
 from penstock.sim.workload.admin import SEGMENT_BYTES, Operator
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
-from penstock.wire.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
-)
-from penstock.wire_client.requests.errors import check
+from penstock.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
+from penstock.wire_client.requests.configs import BROKER, TOPIC, alter_configs_request, check_altered
 
-TOPIC, BROKER = 2, 4
 BROKERS = "broker:"
-"""Before the number of a broker, or alone for all of them: what a history calls whose settings they are."""
+"""Prefix of a broker's number, or alone for all brokers, in the names of a history."""
 BROKER_CHANCE = 0.35
 TURN_CHANCE = 0.3
 COMPACT, DELETE = "compact", "delete"
@@ -42,10 +35,10 @@ DECIDED_AGAINST = frozenset((ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST
 
 class Change(NamedTuple):
     resource: str
-    """A topic, or BROKERS and a number or nothing."""
+    """A topic, or BROKERS with a number or nothing."""
     name: str
     value: str | None
-    """None: as where nothing is set."""
+    """None: unset."""
 
 
 class Tuner:
@@ -58,7 +51,7 @@ class Tuner:
         mover: Operator,
         compacted: Place | None,
     ) -> None:
-        """`mover` moves the replicas of the one that begins as `compacted`, and nobody else does."""
+        """`mover` moves the replicas of the `compacted` topic; no other client does."""
         self._mover = mover
         self._compacted = compacted
         self._has_turned = False
@@ -81,7 +74,7 @@ class Tuner:
         await self.put_back()
 
     async def _turn(self, place: Place, is_over: Callable[[], bool]) -> None:
-        """From compact to delete, when there is a replica that has only ever copied what others had compacted."""
+        """Change the policy from compact to delete, after a replica was added that only copied compacted data."""
         steps: tuple[Callable[[], Awaitable[object]], ...] = (
             lambda: self.change(Change(place.topic, SEGMENT_BYTES, LEAST_BYTES)),
             lambda: self.change(Change(BROKERS, CLEANER_BACKOFF, CLEANED_EVERY_MS)),
@@ -100,13 +93,13 @@ class Tuner:
             await step()
 
     async def put_back(self) -> None:
-        """Again and again, until each is acknowledged."""
+        """Repeat until each is acknowledged."""
         for resource, name in list(self._changed):
             if name == CLEANUP_POLICY and self._has_turned:
-                continue  # what was compacted once has gaps, and goes by another rule from now on
+                continue  # a log that was compacted has gaps, and another rule applies from now on
             planned = self._tuning.planned.get(resource, {}).get(name)
             if resource.startswith(BROKERS) and name in CLUSTER_WIDE_ONLY:
-                planned = self._tuning.planned[BROKERS][name]  # may not be taken away
+                planned = self._tuning.planned[BROKERS][name]  # must not be removed
             while await self.change(Change(resource, name, planned)) is Outcome.UNKNOWN:
                 await self._caller.pause(RETRY_S)
 
@@ -152,17 +145,16 @@ class Tuner:
     async def _ask(self, change: Change) -> None:
         is_broker = change.resource.startswith(BROKERS)
         number = change.resource.removeprefix(BROKERS) if is_broker else ""
-        operation = Operation.DELETE if change.value is None else Operation.SET
-        resource = AlterConfigsResource(
-            resource_type=BROKER if is_broker else TOPIC,
-            resource_name=number if is_broker else change.resource,
-            configs=[AlterableConfig(name=change.name, config_operation=int(operation), value=change.value)],
-        )
+        kind, name = (BROKER, number) if is_broker else (TOPIC, change.resource)
+        if change.value is None:
+            request = alter_configs_request(kind, name, {}, [change.name])
+        else:
+            request = alter_configs_request(kind, name, {change.name: change.value})
         answer = await self._caller.ask(
-            self._brokers[int(number)] if number else self._caller.any_address(),  # only it knows what its file says
+            self._brokers[int(number)] if number else self._caller.any_address(),  # only this broker knows its file
             Api.INCREMENTAL_ALTER_CONFIGS,
-            IncrementalAlterConfigsRequest(resources=[resource]),
+            request,
             IncrementalAlterConfigsResponse,
             purpose="tune",
         )
-        check(answer.responses[0].error_code, answer.responses[0].error_message)
+        check_altered(answer)

@@ -1,6 +1,6 @@
-"""A topic whose leader may be elected uncleanly: rather records lost than nobody to lead.
+"""A topic with unclean leader election: it prefers losing records to having no leader.
 
-Each record is sent once, with acks=all and without a producer id: what was lost must not keep a lane from going on.
+Each record is sent once, with acks=all and without a producer id, so that lost records do not block a lane.
 Must not know: faults, checkers.
 """
 

@@ -1,6 +1,5 @@
-"""An operator who changes who votes on the metadata: takes votes away, from the controller too, and gives them back.
-
-Down to one voter, and up to every node there is. Must not know: faults, checkers.
+"""An operator who changes the voters of the metadata quorum: takes votes away, also from the controller, and gives them
+back, down to one voter and up to all nodes. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -10,18 +9,18 @@ from collections.abc import Callable, Collection, Mapping
 from penstock.sim.judges.history import History, Outcome
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
 from penstock.wire.apis import Api
-from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
-from penstock.wire.messages.describe_quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    RequestPartitionData,
-    RequestTopicData,
-    ResponsePartitionData,
+from penstock.wire.messages.add_raft_voter import AddRaftVoterResponse
+from penstock.wire.messages.describe_quorum import DescribeQuorumResponse, ResponsePartitionData
+from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
+from penstock.wire_client.requests.quorum import (
+    add_voter_request,
+    check_voters,
+    quorum_request,
+    read_quorum,
+    remove_voter_request,
 )
-from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
-from penstock.wire_client.requests.errors import check
 
-METADATA_TOPIC = "__cluster_metadata"
+LISTENER = "PLAINTEXT"
 TIMEOUT_MS = 1000
 GIVE, TAKE = "give a vote to", "take the vote of"
 NAMED_CHANCE = 0.5
@@ -30,7 +29,7 @@ RETRY_S = 0.1
 
 class VoterOperator:
     def __init__(self, caller: Caller, history: History, nodes: Mapping[int, Address]) -> None:
-        """`nodes`: also those that may join later."""
+        """`nodes` includes those that may join later."""
         self._caller = caller
         self._history = history
         self._nodes = dict(nodes)
@@ -42,7 +41,7 @@ class VoterOperator:
             await self._change()
 
     async def settle(self, voters: Collection[int]) -> None:
-        """Until these have a vote, and nobody else."""
+        """Repeat until exactly these have a vote."""
         while True:
             try:
                 now, others = await self._members()
@@ -72,27 +71,23 @@ class VoterOperator:
             await self._act(GIVE if node in observers else TAKE, node, disk if is_disk_named else bytes(16))
 
     async def _members(self) -> tuple[dict[int, bytes], dict[int, bytes]]:
-        """Voters and observers, each with its disk."""
+        """Voters and observers, each with its directory id."""
         quorum = await self._quorum()
         voters = {one.replica_id: one.replica_directory_id for one in quorum.current_voters}
         return voters, {one.replica_id: one.replica_directory_id for one in quorum.observers}
 
     async def _quorum(self) -> ResponsePartitionData:
-        asked = RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
         answer = await self._caller.ask(
             self._caller.any_address(),
             Api.DESCRIBE_QUORUM,
-            DescribeQuorumRequest(topics=[asked]),
+            quorum_request(),
             DescribeQuorumResponse,
             purpose="voters",
         )
-        check(answer.error_code, answer.error_message)
-        found = answer.topics[0].partitions[0]
-        check(found.error_code, found.error_message)
-        return found
+        return read_quorum(answer)
 
     async def ask(self, verb: str, node: int, way: int) -> None:
-        """Once, by way of this broker, and whatever comes of it."""
+        """Ask once, through this broker, ignoring the outcome."""
         self._way = self._nodes[way]
         await self._act(verb, node, bytes(16))
         self._way = None
@@ -103,27 +98,21 @@ class VoterOperator:
             await (self._give(node, disk) if verb == GIVE else self._take(node, disk))
         except TROUBLE as error:
             self._caller.note(error)
-            # Whatever it says: a broker asks the next controller where the connection to the last one broke.
+            # Whatever the error: a broker asks the next controller if its connection to the previous one breaks.
             self._history.end_admin(action, Outcome.UNKNOWN, str(error))
         else:
             self._history.end_admin(action, Outcome.ACKNOWLEDGED)
 
     async def _give(self, node: int, disk: bytes) -> None:
-        host, port = self._nodes[node]
-        request = AddRaftVoterRequest(
-            cluster_id=None,
-            timeout_ms=TIMEOUT_MS,
-            voter_id=node,
-            voter_directory_id=disk,
-            listeners=[Listener(name="PLAINTEXT", host=host, port=port)],
-        )
+        address = self._nodes[node]
+        request = add_voter_request(node, address, TIMEOUT_MS, directory_id=disk, listener_name=LISTENER)
         answer = await self._caller.ask(
             self._way or self._caller.any_address(), Api.ADD_RAFT_VOTER, request, AddRaftVoterResponse, purpose="voters"
         )
-        check(answer.error_code, answer.error_message)
+        check_voters(answer)
 
     async def _take(self, node: int, disk: bytes) -> None:
-        request = RemoveRaftVoterRequest(cluster_id=None, voter_id=node, voter_directory_id=disk)
+        request = remove_voter_request(node, directory_id=disk)
         answer = await self._caller.ask(
             self._way or self._caller.any_address(),
             Api.REMOVE_RAFT_VOTER,
@@ -131,4 +120,4 @@ class VoterOperator:
             RemoveRaftVoterResponse,
             purpose="voters",
         )
-        check(answer.error_code, answer.error_message)
+        check_voters(answer)

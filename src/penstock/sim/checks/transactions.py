@@ -1,0 +1,189 @@
+"""What transactional producers were promised, held against what the logs have in the end.
+
+A transaction is committed whole or not at all, in all partitions and with the offsets of its source. A commit that was
+acknowledged stays, and what nobody asked to commit is never committed. So every row of a source comes out once. Must
+not know: brokers, how logs were read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.sim.judges.history import Place, Violation
+from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
+from penstock.sim.workload.committed import Ended
+
+WHOLE = "a transaction is whole"
+STAYS = "a commit that was acknowledged stays"
+ABORTED = "nothing aborted is committed"
+OFFSETS = "offsets are committed with their transaction"
+ONCE = "a row comes out once"
+KEPT = "what is acknowledged is kept"
+LATEST_S = 3.0
+"""So long after it was sent, a request may be heard."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """Of one attempt."""
+
+    attempt: Attempt
+    committed: list[Sent] = field(default_factory=list)
+    missing: list[Sent] = field(default_factory=list)
+    """Sent, and not committed."""
+
+    @property
+    def is_committed(self) -> bool:
+        return bool(self.committed)
+
+
+def check_transactions(
+    history: TransactionHistory, final: Mapping[Place, Sequence[Ended]], read: Mapping[Place, int]
+) -> None:
+    """`final`: all records of each partition; `read`: how far each source is read, by the group's coordinator."""
+    _check_logs(history, final)
+    found = _find(history, final)
+    for one in found:
+        _check_ending(one)
+    _check_source_reads(history, found)
+    for source, offset in read.items():
+        _check_rows([one for one in found if one.attempt.source == source], source, offset)
+    _check_delivered(history, final)
+    _check_repeats(history, found)
+    check_begun(history.begun)
+
+
+def _check_logs(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> None:
+    """Whether committed or not: what is there was sent, once, in order, and lies where its sender was told."""
+    by_value = {sent.value: (attempt, sent) for attempt in history.attempts for sent in attempt.sent}
+    offsets: dict[tuple[Place, bytes], int] = {}
+    last: dict[tuple[Place, int], Sent] = {}
+    for place, records in final.items():
+        for record in sorted(records):
+            known = by_value.get(record.value)
+            if known is None or known[1].place != place:
+                raise Violation("nothing is made up", f"{record.value!r} at {place}@{record.offset}: sent by nobody")
+            attempt, sent = known
+            first = offsets.setdefault((place, record.value), record.offset)
+            if first != record.offset:
+                raise Violation("nothing comes twice", f"{record.value!r} is at {place}@{first} and {record.offset}")
+            before = last.get((place, attempt.instance))
+            if before is not None and before.number > sent.number:
+                raise Violation(
+                    "a lane is in order", f"{before.value!r} comes before {sent.value!r} at {place}@{record.offset}"
+                )
+            last[place, attempt.instance] = sent
+    for _, sent in by_value.values():
+        offset = offsets.get((sent.place, sent.value))
+        if sent.offset >= 0 and sent.place in final and offset != sent.offset:
+            raise Violation(KEPT, f"{sent.value!r} was acknowledged at {sent.place}@{sent.offset}, and is at {offset}")
+
+
+def _find(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> list[_Found]:
+    committed = {record.value for records in final.values() for record in records if record.is_committed}
+    found = []
+    for attempt in history.attempts:
+        one = _Found(attempt)
+        for sent in attempt.sent:
+            (one.committed if sent.value in committed else one.missing).append(sent)
+        found.append(one)
+    return found
+
+
+def _check_ending(one: _Found) -> None:
+    attempt = one.attempt
+    if attempt.ending in (Ending.OPEN, Ending.ABORTED) and one.is_committed:
+        raise Violation(
+            ABORTED,
+            f"{attempt.name} (epoch {attempt.epoch}) ended as {attempt.ending.value}, and {one.committed[0].value!r} "
+            f"in {one.committed[0].place} is committed",
+        )
+    if attempt.ending is Ending.COMMITTED and not one.is_committed:
+        raise Violation(
+            STAYS, f"{attempt.name} (epoch {attempt.epoch}) was committed at {attempt.ended_s} s, and nothing of it is"
+        )
+    if one.is_committed and one.missing:
+        raise Violation(
+            WHOLE,
+            f"{attempt.name} (epoch {attempt.epoch}, {attempt.ending.value}): {one.committed[0].value!r} in "
+            f"{one.committed[0].place} is committed, and {one.missing[0].value!r} in {one.missing[0].place} is not",
+        )
+
+
+def _check_rows(found: Sequence[_Found], source: Place, read: int) -> None:
+    """Those that are committed follow one another without a gap, as far as the source is read."""
+    committed = [one.attempt for one in found if one.is_committed and one.attempt.rows]
+    times = Counter(row for attempt in committed for row in attempt.rows)
+    for row in range(max((*times, read - 1), default=-1) + 1):
+        if times[row] == (1 if row < read else 0):
+            continue
+        names = [attempt.name for attempt in committed if row in attempt.rows]
+        raise Violation(ONCE, f"row {row} of {source} is in {names or 'nothing'}; committed as read are {read} rows")
+
+
+def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) -> None:
+    """What the group's coordinator told is what a committed transaction said, and not older than it must be."""
+    ends: dict[Place, dict[int, _Found]] = {}
+    for one in found:
+        if one.is_committed and one.attempt.rows:
+            ends.setdefault(one.attempt.source, {})[one.attempt.rows.stop] = one
+    for read in history.source_reads:
+        known = ends.get(read.source, {})
+        if read.offset and read.offset not in known:
+            raise Violation(
+                OFFSETS,
+                f"{read.source} was said to be read up to {read.offset} at {read.ended_s:.3f} s, which no committed "
+                "transaction says",
+            )
+        for end, one in known.items():
+            ended_s = one.attempt.ended_s
+            is_known = one.attempt.ending is Ending.COMMITTED and ended_s is not None and ended_s < read.begun_s
+            if is_known and end > read.offset:
+                raise Violation(
+                    OFFSETS,
+                    f"{one.attempt.name} committed {end} for {read.source} at {ended_s} s, and {read.offset} was told "
+                    f"at {read.begun_s:.3f} s",
+                )
+
+
+def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> None:
+    for place, delivered in history.delivered.items():
+        committed = {record.offset: record.value for record in final.get(place, ()) if record.is_committed}
+        for offset, record in delivered.items():
+            if place in final and committed.get(offset) != record.value:
+                raise Violation(
+                    "what was read as committed stays so",
+                    f"{record.reader} read {record.value!r} at {place}@{offset} at {record.at_s:.3f} s, and it is not "
+                    "committed",
+                )
+
+
+def _check_repeats(history: TransactionHistory, found: Sequence[_Found]) -> None:
+    """Who asks again for a commit that was made is told so, unless another producer had begun meanwhile."""
+    for one in found:
+        attempt = one.attempt
+        if not attempt.refusal or not one.is_committed or attempt.asked_s is None or attempt.ended_s is None:
+            continue
+        asked = history.asked.get(attempt.transactional_id, [])
+        since_s = attempt.asked_s - LATEST_S
+        if not any(since_s < at_s < attempt.ended_s for at_s, _ in asked):
+            raise Violation(
+                "a commit that is asked for again is confirmed",
+                f"{attempt.name} (producer {attempt.producer_id}, epoch {attempt.epoch}) is committed, and hears "
+                f"{attempt.refusal} when it asks again",
+            )
+
+
+def check_begun(begun: Sequence[Begun]) -> None:
+    """Nobody is given what another instance has."""
+    owners: dict[tuple[int, int], Begun] = {}
+    for one in begun:
+        first = owners.setdefault((one.producer_id, one.epoch), one)
+        if first.instance != one.instance:
+            raise Violation(
+                "an epoch belongs to one producer",
+                f"{first.transactional_id}.{first.instance} and {one.transactional_id}.{one.instance} were both given "
+                f"producer {one.producer_id} with epoch {one.epoch}",
+            )

@@ -1,0 +1,129 @@
+"""What transactional producers did and were told, as plain facts; `sim.checks.transactions` judges them.
+
+An attempt is one transaction of one instance of a transactional id. It names every record it sends, so that each record
+in a log can be traced back to it. Must not know: brokers, faults, how to judge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from penstock.sim.judges.history import Place
+
+
+class Ending(Enum):
+    OPEN = "open"
+    """Nobody asked the coordinator to commit: the instance died, gave up or was fenced."""
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    """The instance asked for that, or its commit was refused."""
+    UNKNOWN = "unknown"
+    """The instance asked for a commit and does not know what came of it."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One record."""
+
+    place: Place
+    value: bytes
+    number: int
+    """Rises with every record of the instance."""
+    row: int
+    """The offset in the input of what it was made from; -1: of nothing."""
+    offset: int = -1
+    """Where a leader said that it is."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    name: str
+    transactional_id: str
+    instance: int
+    producer_id: int
+    epoch: int
+    begun_s: float
+    source: Place
+    rows: range = range(0)
+    """Of the source: what it reads, and commits as read."""
+    sent: list[Sent] = field(default_factory=list)
+    ending: Ending = Ending.OPEN
+    asked_s: float | None = None
+    """When the instance first asked for its end."""
+    ended_s: float | None = None
+    refusal: str = ""
+    """What a coordinator said to a commit that it had been asked for before."""
+
+    def send(self, place: Place, number: int, row: int) -> Sent:
+        sent = Sent(place, b"%s/%d" % (self.name.encode(), number), number, row)
+        self.sent.append(sent)
+        return sent
+
+
+class Begun(NamedTuple):
+    """A coordinator gave an instance a producer id and an epoch, as InitProducerId or EndTxn asks for them."""
+
+    transactional_id: str
+    instance: int
+    producer_id: int
+    epoch: int
+    asked_s: float
+    answered_s: float
+
+
+class SourceRead(NamedTuple):
+    """How far a source is read, as the group's coordinator tells it."""
+
+    source: Place
+    offset: int
+    begun_s: float
+    ended_s: float
+
+
+class Delivered(NamedTuple):
+    """A reader of committed records took it for one."""
+
+    value: bytes
+    reader: str
+    at_s: float
+
+
+@dataclass
+class TransactionHistory:
+    time: Callable[[], float]
+    attempts: list[Attempt] = field(default_factory=list)
+    asked: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    """When instances of a transactional id asked to begin, and which ones."""
+    begun: list[Begun] = field(default_factory=list)
+    source_reads: list[SourceRead] = field(default_factory=list)
+    delivered: dict[Place, dict[int, Delivered]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    on_begun: Callable[[Begun], None] = lambda _: None
+
+    def begin(self, transactional_id: str, instance: int, producer: tuple[int, int], source: Place) -> Attempt:
+        name = f"{transactional_id}.{instance}.{len(self.attempts)}"
+        attempt = Attempt(name, transactional_id, instance, *producer, self.time(), source)
+        self.attempts.append(attempt)
+        return attempt
+
+    def asks_to_begin(self, transactional_id: str, instance: int) -> None:
+        self.asked.setdefault(transactional_id, []).append((self.time(), instance))
+
+    def begins(self, begun: Begun) -> None:
+        self.begun.append(begun)
+        self.on_begun(begun)
+
+    def statistics(self) -> dict[str, int]:
+        endings = Counter(attempt.ending for attempt in self.attempts)
+        return {
+            "transactions": len(self.attempts),
+            "transactions committed": endings[Ending.COMMITTED],
+            "transactions aborted": endings[Ending.ABORTED],
+            "transactions left": endings[Ending.OPEN],
+            "transactions in doubt": endings[Ending.UNKNOWN],
+            "transactional reads": sum(map(len, self.delivered.values())),
+        }

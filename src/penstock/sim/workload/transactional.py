@@ -1,0 +1,424 @@
+"""A transactional producer over the wire, of transaction version 0 or 2, as a careful client.
+
+- Version 0 adds partitions itself, and its epoch stays. A request of it that was not answered may arrive late, and in
+  the next transaction it would count. So after such a one it asks for a higher epoch before it goes on (KIP-360).
+- Version 2 leaves partitions to the broker, and each end of a transaction gives it another epoch. What arrives late is
+  refused by that. So it sends some requests twice, the second time much later.
+
+What becomes of it is told by three exceptions: the transaction has to be aborted, this producer is over, or its
+process is gone. Must not know: what is in the records, faults, checkers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.records.batch import TRANSACTIONAL_BIT
+from penstock.records.builder import Record, build_batch
+from penstock.sim.judges.history import Place
+from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
+from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.wire.apis import Api
+from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from penstock.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+)
+from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from penstock.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+from penstock.wire.primitives import Message
+from penstock.wire_client.requests.errors import BrokerUnreachable, error_code
+
+R = TypeVar("R", bound=Message)
+
+FIRST_WITH_RISING_EPOCHS: Final = 2
+NEWEST: Final[dict[int, dict[Api, int]]] = {
+    0: {
+        Api.INIT_PRODUCER_ID: 4,
+        Api.ADD_PARTITIONS_TO_TXN: 3,
+        Api.ADD_OFFSETS_TO_TXN: 3,
+        Api.TXN_OFFSET_COMMIT: 3,
+        Api.PRODUCE: 11,
+        Api.END_TXN: 4,
+    },
+    2: {Api.INIT_PRODUCER_ID: 5, Api.TXN_OFFSET_COMMIT: 5, Api.PRODUCE: 12, Api.END_TXN: 5},
+}
+PADDING = b"." * 40
+RETRY_S = 0.04
+LONGEST_RETRY_S = 0.4
+GIVES_UP_S = (1.5, 6.0)
+LATE_CHANCE, LATE_END_CHANCE = 0.1, 0.3
+LATE_S = (0.05, 0.5, 2.0)
+"""At least, and at most: of half of them the first, of the others the second."""
+DAWDLES_CHANCE = 0.6
+VANISHES_CHANCE = 0.01
+"""Of a process, at each request: while it is under way."""
+PASSING = frozenset(
+    (
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.NETWORK_EXCEPTION,
+    )
+)
+OVER = frozenset(
+    (
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    )
+)
+DECIDED_AGAINST = OVER | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
+"""Said by a coordinator that did nothing."""
+
+
+class ProducerOver(PenstockError):
+    """Another has taken its place, or nobody answers it: it can do nothing more."""
+
+
+class MustAbort(PenstockError):
+    """Not all of this transaction is known to be there."""
+
+
+class Vanished(PenstockError):
+    """The process is gone, and says nothing more."""
+
+
+class TransactionalProducer:
+    def __init__(
+        self,
+        caller: Caller,
+        history: TransactionHistory,
+        transactional_id: str,
+        instance: int,
+        *,
+        version: int,
+        timeout_ms: int,
+        now_ms: Callable[[], int],
+        is_calm: bool = False,
+    ) -> None:
+        """`is_calm`: it asks for everything once, and does not vanish."""
+        self._caller = caller
+        self._history = history
+        self.transactional_id = transactional_id
+        self.instance = instance
+        self.timeout_ms = timeout_ms
+        self._version = version
+        self._now_ms = now_ms
+        self._sends_late = not is_calm and version >= FIRST_WITH_RISING_EPOCHS
+        self._vanishes_chance = 0.0 if is_calm else VANISHES_CHANCE
+        self._gives_up_s = caller.random.uniform(*GIVES_UP_S)
+        self.producer_id = self.epoch = -1
+        self._sequences: dict[Place, int] = {}
+        self._is_in_doubt = False
+        """Of version 0: something may still arrive."""
+        self._coordinators: dict[str, Address] = {}
+        self.under_way: list[asyncio.Future[None]] = []
+
+    @property
+    def adds_partitions(self) -> bool:
+        return self._version < FIRST_WITH_RISING_EPOCHS
+
+    # -- asking -------------------------------------------------------------------------
+
+    async def _until_told(self, ask: Callable[[], Awaitable[ErrorCode]]) -> ErrorCode:
+        """Again and again while what stands in the way may pass. The last word; NETWORK_EXCEPTION: none was heard."""
+        time, tries = asyncio.get_running_loop().time, 0
+        ends_s = time() + self._gives_up_s
+        while True:
+            code = ErrorCode.NETWORK_EXCEPTION
+            try:
+                code = await ask()
+            except ApiError as error:
+                code = error.code
+            except TROUBLE as error:
+                self._caller.note(error)
+                if not isinstance(error, BrokerUnreachable):
+                    self._is_in_doubt = True
+            if code is not ErrorCode.NONE:
+                self._caller.counts[code.name] += 1
+            if code not in PASSING or time() > ends_s:
+                return code
+            self._coordinators.clear()
+            await self._caller.pause(min(RETRY_S * 2**tries, LONGEST_RETRY_S))
+            tries = min(tries + 1, 10)
+
+    async def _told(self, ask: Callable[[], Awaitable[ErrorCode]]) -> None:
+        code = await self._until_told(ask)
+        if code in OVER:
+            raise ProducerOver(code.name)
+        if code is not ErrorCode.NONE:
+            raise MustAbort(code.name)
+
+    async def _send(self, address: Address, api: Api, request: Message, kind: type[R], purpose: str) -> R:
+        caller, newest = self._caller, NEWEST[self._version][api]
+        random = caller.random
+        is_end = api is Api.END_TXN
+        if self._sends_late and random.random() < (LATE_END_CHANCE if is_end else LATE_CHANCE):
+            self._leave_behind(self._arrive_late(address, api, request, kind))
+        asking = caller.ask(address, api, request, kind, purpose=purpose, newest=newest)
+        if random.random() < self._vanishes_chance:
+            self._leave_behind(_unheard(asking))
+            await caller.pause(RETRY_S / 4)
+            raise Vanished(f"{self.transactional_id}.{self.instance}")
+        return await asking
+
+    async def _arrive_late(self, address: Address, api: Api, request: Message, kind: type[R]) -> None:
+        """As one that was given up on, sent again over another connection, and that the network had kept."""
+        await asyncio.sleep(self._late_s())
+        self._history.counts["late requests"] += 1
+        newest = NEWEST[self._version][api]
+        await _unheard(self._caller.ask(address, api, request, kind, purpose="late", newest=newest))
+
+    def _late_s(self) -> float:
+        least_s, soon_s, most_s = LATE_S
+        return self._caller.random.uniform(least_s, self._caller.random.choice((soon_s, most_s)))
+
+    def _leave_behind(self, work: Coroutine[Any, Any, None]) -> None:
+        self.under_way.append(asyncio.ensure_future(work))
+
+    async def _coordinator(self) -> Address:
+        if "transactions" not in self._coordinators:
+            found = await self._caller.transaction_coordinator(self.transactional_id)
+            self._coordinators["transactions"] = found
+        return self._coordinators["transactions"]
+
+    async def _group_coordinator(self, group: str) -> Address:
+        if group not in self._coordinators:
+            self._coordinators[group] = await self._caller.coordinator(group)
+        return self._coordinators[group]
+
+    # -- a producer begins --------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Raises ProducerOver."""
+        code = await self._until_told(self._ask_to_begin)
+        if code is not ErrorCode.NONE:
+            raise ProducerOver(code.name)
+        self._is_in_doubt = False
+
+    async def refresh(self) -> None:
+        """Before the next transaction: nothing that may still arrive shall count in it."""
+        if self.adds_partitions and self._is_in_doubt:
+            await self.begin()
+
+    async def _ask_to_begin(self) -> ErrorCode:
+        request = InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+        )
+        asked_s = self._history.time()
+        self._history.asks_to_begin(self.transactional_id, self.instance)
+        address = await self._coordinator()
+        answer = await self._send(address, Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, "begin")
+        code = error_code(answer.error_code)
+        if code is ErrorCode.NONE:
+            self._go_on_as(answer.producer_id, answer.producer_epoch)
+            self._history.begins(
+                Begun(
+                    self.transactional_id,
+                    self.instance,
+                    self.producer_id,
+                    self.epoch,
+                    asked_s,
+                    self._history.time(),
+                )
+            )
+        return code
+
+    def _go_on_as(self, producer_id: int, epoch: int) -> None:
+        if (producer_id, epoch) != (self.producer_id, self.epoch):
+            self._sequences.clear()
+        self.producer_id, self.epoch = producer_id, epoch
+
+    # -- a transaction ------------------------------------------------------------------
+
+    async def add_partitions(self, places: list[Place]) -> None:
+        topics: dict[str, list[int]] = {}
+        for place in places:
+            topics.setdefault(place.topic, []).append(place.partition)
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.producer_id,
+            v3_and_below_producer_epoch=self.epoch,
+            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=some) for name, some in topics.items()],
+        )
+
+        async def ask() -> ErrorCode:
+            address = await self._coordinator()
+            answer = await self._send(address, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, "add")
+            codes = [
+                error_code(one.partition_error_code)
+                for topic in answer.results_by_topic_v3_and_below
+                for one in topic.results_by_partition
+            ]
+            return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
+
+        await self._told(ask)
+
+    async def produce(self, sent: list[Sent]) -> None:
+        """One batch, to the place that all of these have."""
+        place = sent[0].place
+        batch = self._batch(sent)
+        ask = self._producing(place, batch, sent)
+        code = await self._until_told(ask)
+        if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return  # it is there, and nobody knows where
+        if code is not ErrorCode.NONE:
+            self._is_in_doubt = True  # nobody knows which sequence number is next
+        if code in OVER:
+            raise ProducerOver(code.name)
+        if code is not ErrorCode.NONE:
+            raise MustAbort(code.name)
+
+    def send_carelessly(self, sent: list[Sent]) -> None:
+        """And wait for no answer; perhaps the network keeps it for a while."""
+        self._is_in_doubt = True
+        ask = self._producing(sent[0].place, self._batch(sent), sent)
+        self._leave_behind(self._dawdle(ask))
+
+    async def _dawdle(self, ask: Callable[[], Awaitable[object]]) -> None:
+        if self._caller.random.random() < DAWDLES_CHANCE:
+            await asyncio.sleep(self._late_s())
+        await _unheard(ask())
+
+    def _batch(self, sent: list[Sent]) -> bytes:
+        place, now_ms = sent[0].place, self._now_ms()
+        first = self._sequences.get(place, 0)
+        self._sequences[place] = first + len(sent)
+        return build_batch(
+            [Record(None, one.value + b" " + PADDING, (), now_ms) for one in sent],
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=first,
+            attributes=TRANSACTIONAL_BIT,
+        )
+
+    def _producing(self, place: Place, batch: bytes, sent: list[Sent]) -> Callable[[], Awaitable[ErrorCode]]:
+        caller = self._caller
+        request = ProduceRequest(
+            transactional_id=self.transactional_id,
+            acks=-1,
+            timeout_ms=round(caller.patience_s * 700),
+            topic_data=[
+                TopicProduceData(
+                    name=place.topic, partition_data=[PartitionProduceData(index=place.partition, records=batch)]
+                )
+            ],
+        )
+
+        async def ask() -> ErrorCode:
+            address = caller.address_of((await caller.leader(place)).node_id)
+            try:
+                answer = await self._send(address, Api.PRODUCE, request, ProduceResponse, f"produce {place}")
+            except TROUBLE:
+                await caller.look_again(place)
+                raise
+            result = answer.responses[0].partition_responses[0]
+            code = error_code(result.error_code)
+            if code is ErrorCode.NONE:
+                for delta, one in enumerate(sent):
+                    one.offset = result.base_offset + delta
+            else:
+                await caller.look_again(place)
+            return code
+
+        return ask
+
+    async def commit_offset(self, group: str, source: Place, offset: int) -> None:
+        if self.adds_partitions:
+            await self._told(lambda: self._add_offsets(group))
+        partition = TxnOffsetCommitRequestPartition(partition_index=source.partition, committed_offset=offset)
+        request = TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=[TxnOffsetCommitRequestTopic(name=source.topic, partitions=[partition])],
+        )
+
+        async def ask() -> ErrorCode:
+            address = await self._group_coordinator(group)
+            answer = await self._send(address, Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, "offsets")
+            return error_code(answer.topics[0].partitions[0].error_code)
+
+        await self._told(ask)
+
+    async def _add_offsets(self, group: str) -> ErrorCode:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            group_id=group,
+        )
+        address = await self._coordinator()
+        answer = await self._send(address, Api.ADD_OFFSETS_TO_TXN, request, AddOffsetsToTxnResponse, "add")
+        return error_code(answer.error_code)
+
+    # -- its end ------------------------------------------------------------------------
+
+    async def end(self, attempt: Attempt, *, is_commit: bool) -> None:
+        """Writes down what came of it. Raises ProducerOver, Vanished."""
+        attempt.asked_s = self._history.time()
+        attempt.ending = Ending.UNKNOWN if is_commit else Ending.ABORTED
+        tries = 0
+        request = EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=is_commit,
+        )
+
+        async def ask() -> ErrorCode:
+            nonlocal tries
+            address = await self._coordinator()
+            tries += 1
+            answer = await self._send(address, Api.END_TXN, request, EndTxnResponse, "end")
+            code = error_code(answer.error_code)
+            if code is ErrorCode.NONE and not self.adds_partitions:
+                self._go_on_as(answer.producer_id, answer.producer_epoch)
+            return code
+
+        code = await self._until_told(ask)
+        attempt.ended_s = self._history.time()
+        if code is ErrorCode.NONE:
+            attempt.ending = Ending.COMMITTED if is_commit else Ending.ABORTED
+            return
+        if is_commit and code in DECIDED_AGAINST:
+            if tries == 1:
+                attempt.ending = Ending.ABORTED
+            else:
+                attempt.refusal = code.name
+        raise ProducerOver(code.name)
+
+
+async def _unheard(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except (*TROUBLE, Vanished):
+        pass
