@@ -1,13 +1,13 @@
 """The `penstock` command (also installed as `streaming-system`).
 
-Next to nothing is imported here: Ctrl-C counts from the first moment, and most of that moment is imports.
+Almost nothing is imported here, so that Ctrl-C is handled during the imports, too.
 """
 
 from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+INTERRUPTED = 130  # 128 + SIGINT, as in shells
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""The commands by name, and what becomes of their errors.
+"""The commands by name, and how their errors are reported.
 
-Commands are imported when they are called: `penstock start` should be up before a
-person's hand has left the key. Bad input is one sentence and exit code 2, never a traceback.
+A command is imported only when it is called, so that `penstock start` is up at once. Bad input gives one sentence and
+exit code 2, never a traceback.
 """
 
 from __future__ import annotations
@@ -24,24 +24,29 @@ COMMANDS = {
     "topics": ("penstock.cli.topics", "topics", "Create, list, describe, alter and delete topics."),
     "groups": ("penstock.cli.groups.command", "groups", "List, describe, reset and delete consumer groups."),
     "lag": ("penstock.cli.groups.lag", "lag", "Show the lag of groups."),
+    "transactions": (
+        "penstock.cli.transactions.command",
+        "transactions",
+        "List, describe and abort transactions, and find those that hang.",
+    ),
     "cluster": ("penstock.cli.cluster.command", "cluster", "Show the health of the cluster, and move replicas."),
     "produce": ("penstock.cli.records.produce", "produce", "Send records from standard input or files."),
     "consume": ("penstock.cli.records.consume", "consume", "Print records."),
     "pipeline": (
         "penstock.cli.pipeline.command",
         "pipeline",
-        "Data pipelines on Spark: make, check, run and watch them.",
+        "Create, check, run and watch data pipelines on Spark.",
     ),
     "configs": ("penstock.cli.configs", "configs", "Describe and change settings of topics, brokers and groups."),
     "log": ("penstock.cli.log", "log", "Print and verify log segments and indexes."),
     "doctor": ("penstock.cli.doctor.command", "doctor", "Check the connection to the cluster, and say what is wrong."),
-    "sim": ("penstock.cli.sim", "sim", "Simulate a cluster on seeds, under faults, and judge it."),
+    "sim": ("penstock.cli.sim", "sim", "Simulate a cluster from seeds, with faults."),
     "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
 }
 
 
 class LazyGroup(click.Group):
-    """Knows names and one-line helps without importing a command."""
+    """Lists names and one-line help texts without importing a command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -66,7 +71,7 @@ class LazyGroup(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        with output_errors():  # click ends with 1 where a pipe is closed, and --help is printed in here
+        with output_errors():  # prints --help; click itself exits with 1 if the pipe is closed
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -88,7 +93,7 @@ def run() -> int:
     """The exit code. KeyboardInterrupt passes through, or arrives as click's Abort."""
     try:
         code = _run()
-        flush()  # while it can still be told
+        flush()  # an error can still be reported here
     except OutputClosed:
         give_up()
         return BROKEN_PIPE
@@ -120,6 +125,6 @@ def _run() -> int:
 
 
 def fail(sentence: str, code: int) -> int:
-    with suppress(OSError):  # nobody listens there either
+    with suppress(OSError):  # standard error is closed, too
         click.echo(f"penstock: {sentence}", err=True)
     return code

@@ -1,4 +1,4 @@
-"""`penstock completion`: a script that teaches the shell our commands, options, topics and groups."""
+"""`penstock completion`: a script that completes commands, options, topics and groups in the shell."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     variable = f"_{name}_complete".replace("-", "_").upper()
     kind = SHELLS[shell]
     made = kind(root.command, {}, name, variable)
-    # Not source() of bash: it runs bash to see which version is installed here.
+    # Not BashComplete.source(): it runs bash to check its version.
     click.echo(made.source_template % made.source_vars())

@@ -1,6 +1,6 @@
-"""`penstock log dump`: what lies in segments, indexes and snapshots, and whether it is sound.
+"""`penstock log dump`: print and verify segments, indexes and snapshots.
 
-Only reads, so it may be pointed at the directory of a running broker. Exit code 1 says that something is corrupt.
+It only reads, so it may run on the directory of a running broker. Exit code 1 means that something is corrupt.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from penstock.cli.stdout import OutputFailed, give_up, output_errors
 from penstock.model.errors import ConfigError
 from penstock.storage import dump as files
 from penstock.storage.dump import PROBLEM, Fields, Finding
-from penstock.storage.files import INDEX, LEFTOVERS, LOG, SNAPSHOT, TIME_INDEX
+from penstock.storage.files import INDEX, LEFTOVERS, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 
-TRANSACTION_INDEX = ".txnindex"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 WRITE_PAUSE_S = 0.1
 METADATA_DIRECTORY = "__cluster_metadata-0"
@@ -35,21 +34,21 @@ def log() -> None:
 
 @log.command("dump")
 @click.argument("paths", nargs=-1, required=True, metavar="FILE...")
-@click.option("--records", is_flag=True, help="Decode records too: keys, values, headers.")
+@click.option("--records", is_flag=True, help="Decode the records too: keys, values, headers.")
 @click.option(
     "--max",
     "max_bytes",
     type=click.IntRange(min=0),
     default=200,
     show_default=True,
-    help="Show at most so many bytes of a key, value or header; 0 shows all.",
+    help="Show at most this number of bytes of a key, value or header; 0 shows all.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json: bool) -> None:
-    """Print and verify log files: batches and their checksums, index entries held against the log.
+    """Print and verify log files: batches with their checksums, index entries against the log.
 
-    FILE is a .log, .index, .timeindex, .txnindex or .snapshot file, a leader-epoch-checkpoint, or a
-    directory: of a partition, or the data directory of a broker. The exit code is 1 when something is corrupt.
+    FILE is a .log, .index, .timeindex, .txnindex or .snapshot file, a leader-epoch-checkpoint, a partition's
+    directory or a broker's data directory. The exit code is 1 if something is corrupt.
     """
     show = JsonLines(max_bytes) if as_json else TextLines(max_bytes)
     problems = 0
@@ -60,8 +59,8 @@ def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json:
                 _write(show.line(path, finding))
         except FileNotFoundError:
             if path in paths:
-                raise ConfigError(f"{path} is gone") from None
-            # A running broker deletes what it no longer needs.
+                raise ConfigError(f"{path} was deleted meanwhile") from None
+            # A running broker deletes old segments.
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     if problems:
@@ -71,18 +70,18 @@ def dump_command(paths: tuple[str, ...], records: bool, max_bytes: int, as_json:
 
 def _write(line: str) -> None:
     try:
-        with output_errors():  # not to be taken for those of the file
+        with output_errors():  # distinct from errors of the file
             click.echo(line)
     except OutputFailed as error:
         give_up()
-        raise ConfigError(str(error)) from error  # 1 would say that something is corrupt
+        raise ConfigError(str(error)) from error  # exit code 1 would mean corruption
 
 
 # -- files ---------------------------------------------------------------------------------------------------
 
 
 class ReadOnlyFile:
-    """A file at positions, opened without any right to change it."""
+    """A file that is read at positions and opened read-only."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -108,7 +107,7 @@ class ReadOnlyFile:
 
 
 def _expand(paths: tuple[str, ...]) -> list[str]:
-    """The files meant by the arguments. Raises ConfigError before anything is printed."""
+    """The files that the arguments name. Raises ConfigError before anything is printed."""
     found: list[str] = []
     for path in paths:
         if os.path.isdir(path):
@@ -121,14 +120,14 @@ def _expand(paths: tuple[str, ...]) -> list[str]:
         elif not os.path.isfile(path):
             raise ConfigError(f"{path} is not a regular file")
         elif not _is_known(path):
-            raise ConfigError(f"{path}: not a file of a log ({', '.join(SUFFIXES)} or {LEADER_EPOCHS})")
+            raise ConfigError(f"{path}: not a log file ({', '.join(SUFFIXES)} or {LEADER_EPOCHS})")
         else:
             found.append(path)
     return found
 
 
 def _files_of(directory: str) -> list[str]:
-    """A partition's files, or those of all partitions of a data directory."""
+    """The files of a partition, or of all partitions of a data directory."""
     try:
         names = sorted(os.listdir(directory))
     except OSError as error:
@@ -181,11 +180,11 @@ def _findings(path: str, with_records: bool) -> Iterator[Finding]:
 
 
 def _index_findings(file: ReadOnlyFile, path: str, suffix: str, base_offset: int) -> Iterator[Finding]:
-    """An index beside its log; alone it is only printed."""
+    """Verifies an index against the log beside it. Without that log the entries are only printed."""
     directory, name = os.path.split(path)
     log_path = os.path.join(directory, name.replace(suffix, LOG))
     if not os.path.isfile(log_path):
-        yield Finding("note", 0, {"reason": f"{os.path.basename(log_path)} is not beside it: entries are not verified"})
+        yield Finding("note", 0, {"reason": f"{os.path.basename(log_path)} is missing: entries are not verified"})
         if suffix == INDEX:
             yield from files.dump_offset_index(file, base_offset, None)
         else:
@@ -217,7 +216,7 @@ class JsonLines:
         return json.dumps({"file": path, "kind": finding.kind, "position": finding.position, **shown})
 
     def _plain(self, value: object) -> object:
-        """Bytes as text, or as {"hex": ...} when they are not."""
+        """Bytes as text if they are UTF-8, else as {"hex": ...}."""
         if isinstance(value, list):
             return [self._plain(item) for item in value]
         if isinstance(value, tuple):
@@ -293,7 +292,7 @@ def _batch_text(position: int, fields: Fields) -> str:
 
 
 def _shown(value: bytes, max_bytes: int) -> tuple[str, bool]:
-    """(text, True) when it is UTF-8, else (hex, False); cut with an ellipsis."""
+    """(text, True) for UTF-8, else (hex, False). Long values are cut and end in "..."."""
     is_cut = 0 < max_bytes < len(value)
     mark = "..." if is_cut else ""
     try:
@@ -311,6 +310,6 @@ def _time_or_number(name: str, value: object) -> str:
 
 def _time(timestamp_ms: object) -> str:
     if not isinstance(timestamp_ms, int) or not 0 <= timestamp_ms < 253_402_300_800_000:
-        return str(timestamp_ms)  # none, or no year a calendar has
+        return str(timestamp_ms)  # no timestamp, or beyond the year 9999
     seconds, ms = divmod(timestamp_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ms:03d}Z"

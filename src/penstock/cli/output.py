@@ -1,4 +1,4 @@
-"""Tables for people, JSON for programs, progress for those who watch."""
+"""Output of commands: tables for people, JSON for programs, progress bars for terminals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click._termui_impl import ProgressBar
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as their widest cell; columns of numbers lean right."""
+    """Columns are as wide as their widest cell; columns of numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     leans_right = [
@@ -35,7 +35,7 @@ def show_json(value: object) -> None:
 
 
 def progress(length: int, label: str) -> ProgressBar[int]:
-    """On standard error, and only where a person watches, and there is an end to watch for."""
+    """A progress bar on standard error, shown only on a terminal and with a known length."""
     return click.progressbar(
         length=length,
         label=label,

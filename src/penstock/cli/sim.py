@@ -1,7 +1,7 @@
-"""`penstock sim`: histories of a whole cluster on seeds, and one of them again in full.
+"""`penstock sim`: simulate histories of a whole cluster from seeds, or replay one of them in full.
 
-Many seeds: a line of progress, then what happened in all of them together. A seed that fails is told with the one
-command that shows it again, and the exit code is 1. Must not know: what a history consists of.
+For many seeds it prints progress lines, then the totals of all histories. For a seed that fails it prints the command
+that replays it, and the exit code is 1. Must not know: what a history consists of.
 """
 
 from __future__ import annotations
@@ -35,21 +35,30 @@ def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
     try:
         return tuple(int(part) for part in value.split(",") if part)
     except ValueError:
-        raise click.BadParameter("give numbers with commas between them") from None
+        raise click.BadParameter("give numbers separated by commas") from None
 
 
 @click.command("sim")
-@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="How many histories.")
-@click.option("--start", type=int, default=0, show_default=True, help="The first seed.")
-@click.option("--jobs", type=click.IntRange(min=1), default=None, help="Processes; as many as processors if left out.")
-@click.option("--seed", type=int, default=None, help="This history alone.")
-@click.option("--trace", is_flag=True, help="With --seed: print everything that happened in it.")
-@click.option("--nodes", type=click.IntRange(min=1), default=None, help="Brokers, where the seed shall not decide.")
-@click.option("--faults", callback=_numbers, default=None, help="With --seed: only these faults of its plan, as 0,3,4.")
-@click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this defect: histories should fail.")
-@click.option("--bugs", is_flag=True, help="Plant every defect in turn and look for a seed that shows it.")
-@click.option("--probes", is_flag=True, help="In the end: how many histories had each fault, setting and state.")
-@click.option("--keep-going", is_flag=True, help="Go on after a history that failed.")
+@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="Number of histories.")
+@click.option("--start", type=int, default=0, show_default=True, help="First seed.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=None, help="Number of processes (default: one for each CPU)."
+)
+@click.option("--seed", type=int, default=None, help="Run only the history of this seed.")
+@click.option("--trace", is_flag=True, help="With --seed: print every event of the history.")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), default=None, help="Number of brokers (default: the seed decides)."
+)
+@click.option(
+    "--faults",
+    callback=_numbers,
+    default=None,
+    help="With --seed: inject only these faults of its plan, for example 0,3,4.",
+)
+@click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this bug: histories should fail.")
+@click.option("--bugs", is_flag=True, help="Plant each bug in turn and search for a seed that reveals it.")
+@click.option("--probes", is_flag=True, help="At the end, count the histories with each fault, setting and state.")
+@click.option("--keep-going", is_flag=True, help="Continue after a failed history.")
 def sim(
     seeds: int,
     start: int,
@@ -63,24 +72,22 @@ def sim(
     probes: bool,
     keep_going: bool,
 ) -> int:
-    """Simulate a cluster: the real brokers on a seed, under faults, judged by what clients were promised.
+    """Simulate a cluster of real brokers from a seed, inject faults, and check the promises to clients.
 
-    The same seed gives the same history. A failing one is told with the command that shows it again.
+    The same seed always gives the same history. For a failure, the command that replays it is printed.
     """
     if seed is not None:
         given = click.get_current_context().get_parameter_source
         others = [name for name in ("seeds", "start", "jobs") if given(name) is ParameterSource.COMMANDLINE]
         if others:
-            raise ConfigError(f"--seed is one history, --{others[0]} is about many: give one of them")
+            raise ConfigError(f"--seed is for one history and --{others[0]} for many: give only one of them")
         planned = len(draw(seed, nodes=nodes).faults)
         for number in faults or ():
             if not 0 <= number < planned:
-                raise ConfigError(
-                    f"--faults {number}: the plan of seed {seed} has {planned} faults, numbered from 0 on"
-                )
+                raise ConfigError(f"--faults {number}: the plan of seed {seed} has {planned} faults, numbered from 0")
         return _one(Request(seed, nodes, faults, bug, keep_trace=trace), probes=probes)
     if trace or faults is not None:
-        raise ConfigError("--trace and --faults are about one history: name it with --seed")
+        raise ConfigError("--trace and --faults are for one history: choose it with --seed")
     jobs = jobs or os.cpu_count() or 1
     if bugs:
         return _bugs(range(start, start + seeds), jobs)
@@ -97,6 +104,7 @@ def _one(request: Request, *, probes: bool) -> int:
     click.echo(
         f"seed {plan.seed}: {plan.nodes} brokers{' and one that joins' * bool(plan.joins)}, {len(plan.topics)} topics "
         f"({kind}), {plan.producers} producers, {plan.readers} readers, {plan.members} group members"
+        + (f", {plan.transactions.sources} transactional ids" if plan.transactions is not None else "")
     )
     for fault in plan.faults:
         click.echo(f"  {fault}")
@@ -136,7 +144,7 @@ def _many(requests: list[Request], jobs: int, *, keep_going: bool, probes: bool)
 
 
 def _bugs(seeds: range, jobs: int) -> int:
-    """Each is told when it is found; in the end the table of all."""
+    """Prints each bug when it is found, and a table of all bugs at the end."""
     found: list[tuple[str, str, str, str]] = []
     for bug in BUGS.values():
         rare = [] if bug.rare_seed is None else [bug.rare_seed]
@@ -148,7 +156,8 @@ def _bugs(seeds: range, jobs: int) -> int:
     missing = [name for name, seed, *_ in found if seed == "none"]
     if missing:
         click.echo(
-            f"not found by their judges in {len(seeds)} seeds from {seeds.start} on: {', '.join(missing)}", err=True
+            f"not found by their judges in {len(seeds)} seeds, starting at {seeds.start}: {', '.join(missing)}",
+            err=True,
         )
     return FAILED if missing else 0
 
@@ -191,7 +200,7 @@ def _show_probes(verdicts: list[Verdict]) -> None:
 
 
 def _show_counts(what: str, names: Sequence[str], found: Sequence[Counter[str]]) -> None:
-    """In how many histories each was, and how often; also what was in none."""
+    """Prints the number of histories with each name, and its total count. Names without a history are shown, too."""
     counts = sum(found, Counter())
     seeds = Counter(name for one in found for name in one)
     show_table([what, "histories", "how often"], [(name, str(seeds[name]), str(counts[name])) for name in names])

@@ -1,6 +1,6 @@
-"""Standard output that fails: whoever read it has seen enough, or the device is full.
+"""Errors of standard output: the reader has closed the pipe, or the device is full.
 
-Errors of it look like any other OSError, so they are told apart where commands are run, once for all of them.
+They look like any other OSError, so that one place, which runs all commands, tells them apart.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 
 from penstock.model.errors import PenstockError
 
-BROKEN_PIPE = 141  # 128 + SIGPIPE, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as in shells
 _ERRNOS = frozenset((errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
 class OutputClosed(PenstockError):
-    """`| head` has seen enough: no failure, and nothing to be said."""
+    """The reader, such as `| head`, has closed the pipe: not a failure, and no message."""
 
 
 class OutputFailed(PenstockError):
@@ -46,13 +46,13 @@ def flush() -> None:
 
 
 def give_up() -> None:
-    """What is still buffered goes nowhere: the interpreter flushes once more at its end, and would complain again."""
+    """Sends the buffered output to /dev/null: the interpreter flushes again when it exits, and would fail again."""
     with suppress(AttributeError, io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_of_output(error: OSError) -> bool:
-    """What could not be written stays in the buffer, and fails again."""
+    """Flushes again: output that could not be written stays in the buffer and fails again."""
     if error.filename is not None or sys.stdout is None:
         return False
     try:

@@ -413,6 +413,8 @@ def test_every_command_has_help_under_both_names(cli: CommandLine) -> None:
         "topics create", "topics describe", "topics alter", "topics list", "topics delete", "groups list",
         "groups describe", "groups reset-offsets", "groups delete", "cluster status", "cluster under-replicated", "lag",
         "produce", "consume", "configs describe", "configs set", "configs delete", "doctor", "completion", "log dump",
+        "transactions list", "transactions describe", "transactions describe-producers", "transactions find-hanging",
+        "transactions abort",
     ):  # fmt: skip
         assert words.split(" ")[0] in top
         for name in ("penstock", "streaming-system"):
@@ -421,7 +423,7 @@ def test_every_command_has_help_under_both_names(cli: CommandLine) -> None:
             assert f"Usage: {name} {words}" in shown.out
 
 
-@pytest.mark.parametrize("group", ["topics", "configs", "cluster", "groups"])
+@pytest.mark.parametrize("group", ["topics", "configs", "cluster", "groups", "transactions"])
 def test_what_a_command_does_is_told_in_full(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     listed = cli(group, "--help").lines
@@ -433,6 +435,7 @@ def test_help_and_completion_do_not_load_the_client_library() -> None:
     script = (
         "import sys; from penstock.cli import topics, configs, completion; from penstock.cli.records import produce, "
         "consume; from penstock.cli.groups import command, lag; from penstock.cli.cluster import command; "
+        "from penstock.cli.transactions import command, abort; "
         "import penstock; assert 'confluent_kafka' not in sys.modules; penstock.Producer; "
         "assert 'confluent_kafka' in sys.modules"
     )

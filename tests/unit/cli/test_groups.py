@@ -332,7 +332,7 @@ def test_a_member_that_does_not_answer_is_waited_for(
         process.kill()
     with group_reader(penstock_broker, filled, group, "--max", "1", "--timeout", "1") as process:
         out, err = process.communicate(timeout=60)
-    assert err.decode().startswith(f"penstock: group {group} is waiting for a member that does not answer; it goes on")
+    assert err.decode().startswith(f"penstock: group {group} is waiting for a member that does not answer; the")
     assert (process.returncode, len(out.splitlines())) == (0, 1)
 
 
@@ -349,4 +349,4 @@ def test_a_member_that_is_given_nothing_says_so(
         process.terminate()
         process.communicate(timeout=30)
     assert (ran.code, ran.out) == (1, "")
-    assert f"group {group} gave this member no partition of {topic}: its 2 members have them" in ran.err
+    assert f"group {group} assigned no partition of {topic} to this member: its 2 members have them all" in ran.err

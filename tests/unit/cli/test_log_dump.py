@@ -46,9 +46,6 @@ def write_log(directory: Path, *, value: bytes = b"", batches: int = BATCHES) ->
         OsDisk(),
         str(directory),
         LogConfig(segment_bytes=4000, index_interval_bytes=500),
-        recovery_point=0,
-        log_start_offset=0,
-        clean_shutdown=False,
         now_ms=NOW_MS,
     )
     for number in range(batches):
@@ -177,7 +174,7 @@ def test_index_without_its_log_and_with_a_torn_end(directory: Path, tmp_path: Pa
     assert result.exit_code == 0
     assert "not verified" in result.stdout
     index.write_bytes(data + b"123")
-    assert f"at position {len(data)}: 3 bytes behind the last entry" in dump(index).stdout
+    assert f"at position {len(data)}: 3 bytes after the last entry" in dump(index).stdout
 
 
 def test_damaged_snapshot(directory: Path) -> None:
@@ -256,7 +253,7 @@ def test_bad_usage_is_one_sentence(tmp_path: Path) -> None:
     other.write_text("hello")
     result = run(str(other))
     assert result.returncode == 2
-    assert "not a file of a log" in result.stderr
+    assert "not a log file" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 

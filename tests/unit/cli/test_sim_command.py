@@ -26,9 +26,9 @@ def penstock(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     [
         (["--seed", "5", "--faults", "99"], "--faults 99: the plan of seed 5 has "),
         (["--seed", "5", "--faults", "-1"], "--faults -1: the plan of seed 5 has "),
-        (["--seed", "5", "--seeds", "3"], "--seed is one history, --seeds is about many"),
-        (["--trace"], "name it with --seed"),
-        (["--seed", "5", "--faults", "x"], "give numbers with commas between them"),
+        (["--seed", "5", "--seeds", "3"], "--seed is for one history and --seeds for many"),
+        (["--trace"], "choose it with --seed"),
+        (["--seed", "5", "--faults", "x"], "give numbers separated by commas"),
     ],
 )
 def test_refused(penstock: CommandLine, arguments: list[str], says: str) -> None:

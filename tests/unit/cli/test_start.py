@@ -295,7 +295,7 @@ def test_ready_line_names_every_interface(tmp_path: Path) -> None:
     [
         ("default.replication.factor=3", "INVALID_REPLICATION_FACTOR"),
         ("min.insync.replicas=2", "it counts as 1, and acks=all waits for no more"),
-        ("zookeeper.connect=localhost:2181", "there is no ZooKeeper any more"),
+        ("zookeeper.connect=localhost:2181", "ZooKeeper is not used"),
     ],
 )
 def test_settings_that_are_worth_a_warning(tmp_path: Path, setting: str, part: str) -> None:

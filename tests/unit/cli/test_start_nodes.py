@@ -406,7 +406,7 @@ def test_nodes_that_end_by_themselves(
         ),
         (
             ["zookeeper.connect=a:1", "min.insync.replica=1"],
-            ["there is no ZooKeeper", "did you mean min.insync.replicas?"],
+            ["ZooKeeper is not used", "did you mean min.insync.replicas?"],
         ),
     ],
 )

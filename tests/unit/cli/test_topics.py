@@ -63,7 +63,7 @@ def test_partitions_never_decrease(cli: CommandLine, topic: str) -> None:
     cli("topics", "create", "--name", topic, "--partitions", "3")
     ran = cli("topics", "alter", "--name", topic, "--partitions", "2")
     assert ran.code == 1
-    assert f"cannot give topic {topic} 2 partitions" in ran.err
+    assert f"cannot increase topic {topic} to 2 partitions" in ran.err
     assert "INVALID_PARTITIONS" in ran.err
 
 
@@ -257,4 +257,4 @@ def test_a_setting_of_files_alone(cli: CommandLine, whose: tuple[str, ...]) -> N
     ran = cli("configs", "set", *whose, "num.partitions=5")
     assert (ran.code, ran.out) == (1, "")
     assert "Cannot update these configs dynamically: [num.partitions]" in ran.err
-    assert ran.err.endswith("; change the brokers' files and restart them, one after another\n")
+    assert ran.err.endswith("; change the brokers' files and restart the brokers one by one\n")

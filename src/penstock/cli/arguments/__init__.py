@@ -1,1 +1,1 @@
-"""What people write on a command line, read and checked."""
+"""Parsing and validation of command line arguments."""

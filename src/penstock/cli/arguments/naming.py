@@ -1,4 +1,4 @@
-"""What a command that only looks is about: by an option, or by the name alone."""
+"""Names for commands that only read: `OPTION NAME`, or the name alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def named(noun: str, option: str, parameter: str, complete: Complete, *, required: bool = True) -> Decorator:
-    """Gives a command `parameter`: `OPTION NAME` or NAME. None where nothing is `required` and none was given."""
+    """Gives a command `parameter`, from `OPTION NAME` or NAME. It may be None unless `required`."""
     shown = noun.upper()
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

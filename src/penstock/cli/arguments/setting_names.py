@@ -1,4 +1,4 @@
-"""Names of settings that a broker does not know, or does not change while it runs: what was meant, and what to do."""
+"""Better errors for names of settings that a broker does not know or cannot change while it runs."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Literal
 from penstock.model.errors import PenstockError
 
 FIXED = "Cannot update these configs dynamically"
-UNKNOWN = "config name"  # as in "Unknown topic config name: retention.mss", which are Kafka's words
+UNKNOWN = "config name"  # as in Kafka's message "Unknown topic config name: retention.mss"
 
 
 @contextmanager
 def known_names(kind: Literal["topic", "broker", "group"], wanted: Iterable[str], listed: str) -> Iterator[None]:
-    """What is asked in here may be refused for a name in `wanted`. `listed`: the command that shows those there are."""
+    """Explains errors of this block about a name in `wanted`. `listed`: the command that shows all names."""
     try:
         yield
     except PenstockError as error:
         if FIXED in str(error):
-            raise PenstockError(f"{error}; change the brokers' files and restart them, one after another") from error
+            raise PenstockError(f"{error}; change the brokers' files and restart the brokers one by one") from error
         if UNKNOWN not in str(error):
             raise
         close = [

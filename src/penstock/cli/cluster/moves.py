@@ -232,7 +232,7 @@ def _move(
     as_json: bool,
 ) -> None:
     """Starts the reassignments, prints them, and watches them if asked to."""
-    from penstock.wire_client.blocking.cluster_admin import raise_refusals
+    from penstock.wire_client.requests.replicas import raise_refusals
 
     is_limited = throttle is not None
     try:
@@ -305,7 +305,7 @@ def reassignments(target: Target, watch: bool, unthrottle: bool, as_json: bool) 
 @cluster_command
 def cancel_reassignment(target: Target, topic: str | None, partition: int | None, is_all: bool, as_json: bool) -> None:
     """Cancel reassignments under way. The partitions keep the replicas that they had before."""
-    from penstock.wire_client.blocking.cluster_admin import raise_refusals
+    from penstock.wire_client.requests.replicas import raise_refusals
 
     if is_all == (topic is not None) or (partition is not None and topic is None):
         raise click.UsageError("give --topic, with or without --partition, or --all")

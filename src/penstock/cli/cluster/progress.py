@@ -13,7 +13,8 @@ from penstock.cli.cluster.plans import ids
 from penstock.cli.output import show_table
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, ReplicaMove
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
+    from penstock.wire_client.requests.replicas import ReplicaMove
 
 LOOK_EVERY_S = 1.0
 

@@ -128,20 +128,18 @@ def has_controller(target: Target, address: tuple[str, int], look_s: float = MOM
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
-    from penstock.wire.messages import list_partition_reassignments as listing
-    from penstock.wire_client.requests.errors import WireClientError, check
+    from penstock.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+    from penstock.wire_client.requests.errors import WireClientError
+    from penstock.wire_client.requests.replicas import moves_request, read_moves
 
     # An empty request: only the controller answers it, and its timeout limits the search for the controller.
-    request = listing.ListPartitionReassignmentsRequest(timeout_ms=int(look_s * 1000), topics=[])
+    request = moves_request(int(look_s * 1000), [])
     try:
         with _connection(target, address, min(look_s + ANSWER_S, CONNECT_TIMEOUT_S)) as connection:
             answer = connection.call(
-                Api.LIST_PARTITION_REASSIGNMENTS,
-                request,
-                listing.ListPartitionReassignmentsResponse,
-                look_s + ANSWER_S,
+                Api.LIST_PARTITION_REASSIGNMENTS, request, ListPartitionReassignmentsResponse, look_s + ANSWER_S
             )
-        check(answer.error_code, answer.error_message)
+        read_moves(answer)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise
@@ -164,36 +162,30 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
 
     Raises ApiError(NOT_CONTROLLER), which names the voters.
     """
-    from penstock.wire.messages import describe_quorum as quorum
-    from penstock.wire_client.blocking.cluster_admin import METADATA_TOPIC
-    from penstock.wire_client.requests.errors import WireClientError, check
+    from penstock.wire.messages.describe_quorum import DescribeQuorumResponse
+    from penstock.wire_client.requests.errors import WireClientError
+    from penstock.wire_client.requests.quorum import quorum_request, read_quorum, read_voter_addresses
 
     # First, because DescribeQuorum has no timeout for the search for the leader.
     has_controller(target, address, min(LOOK_S, target.timeout_s))
 
-    partitions = [quorum.RequestPartitionData(partition_index=0)]
-    request = quorum.DescribeQuorumRequest(
-        topics=[quorum.RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)]
-    )
     try:
         with _connection(target, address, CONNECT_TIMEOUT_S) as connection:
-            answer = connection.call(Api.DESCRIBE_QUORUM, request, quorum.DescribeQuorumResponse, LOOK_S + ANSWER_S)
-        check(answer.error_code, answer.error_message)
-        found = answer.topics[0].partitions[0]
-        check(found.error_code, found.error_message)
+            answer = connection.call(Api.DESCRIBE_QUORUM, quorum_request(), DescribeQuorumResponse, LOOK_S + ANSWER_S)
+        found = read_quorum(answer)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise
         return None
     except (WireClientError, IndexError):
         return None
-    addresses = {node.node_id: node.listeners[0] for node in answer.nodes if node.listeners}
+    addresses = read_voter_addresses(answer)
     # By the leader's clock: the leader's own entry is the present time.
     now_ms = max((one.last_fetch_timestamp for one in found.current_voters), default=0)
     return Quorum(
         found.leader_id,
         tuple(
-            Voter(node_id, addresses[node_id].host, addresses[node_id].port)
+            Voter(node_id, *addresses[node_id])
             for node_id in sorted(one.replica_id for one in found.current_voters)
             if node_id in addresses
         ),

@@ -100,13 +100,14 @@ def examine(target: Target) -> Iterator[Finding]:
     yield versions()
     yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
     addresses = target.addresses()
-    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # one that hangs takes its time
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # an address that hangs delays no other
         reached = list(pool.map(bootstrap, *zip(*addresses, strict=True))) if addresses else []
     yield from reached
     up = [at for at, finding in zip(addresses, reached, strict=True) if finding.state == "ok"]
     if not up:
         return
     from penstock.cli.doctor.brokers import down, fenced_at, partitions
+    from penstock.cli.doctor.transactions import old_transactions
     from penstock.cli.doctor.voters import voters
 
     protocol = str(target.settings.get("security.protocol", "plaintext")).lower()
@@ -128,7 +129,7 @@ def examine(target: Target) -> Iterator[Finding]:
     decided = list(voters(target, entrance, [one.node_id for one in fenced]))
     has_controller = metadata.controller_id >= 0 and not _has_problem(
         decided
-    )  # a broker may name any node that takes requests
+    )  # a broker may name any node as controller
     count = len(metadata.brokers)
     yield Finding(
         "ok",
@@ -150,6 +151,7 @@ def examine(target: Target) -> Iterator[Finding]:
         for broker in metadata.brokers:
             yield from broker_settings(admin, broker.node_id, is_local=_is_loopback(broker.host))
     yield partitions(target)
+    yield from old_transactions(replace(target, timeout_s=min(target.timeout_s, SETTINGS_S)))
 
 
 def _has_problem(findings: Iterable[Finding]) -> bool:

@@ -1,6 +1,6 @@
-"""What `penstock doctor` says of Spark: whether a session would start, if PySpark is installed at all.
+"""What `penstock doctor` says about Spark: whether PySpark is installed, and whether a session would start.
 
-PySpark itself is not imported and no JVM is started: both take seconds.
+It does not import PySpark or start a JVM: both take seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from penstock.cli.doctor.command import Finding
 
 SUPPORTED = (4, 3)
-INSTALL = "pip install 'penstock[spark]' brings it."
+INSTALL = "Install it: pip install 'penstock[spark]'."
 
 MISSING = {
-    "pyarrow": Finding("problem", "spark", "pyarrow is missing: rows go to and from Spark as its batches", INSTALL),
+    "pyarrow": Finding("problem", "spark", "pyarrow is missing: the source and the sink need it", INSTALL),
     "numba": Finding("warning", "spark", "numba is missing: records are decoded in plain Python, slowly", INSTALL),
     "protobuf": Finding("warning", "spark", "protobuf is missing: pipelines and transformWithState need it", INSTALL),
 }
@@ -45,7 +45,7 @@ def _packages(installed: str) -> Finding:
 
 
 def _java() -> Finding:
-    from penstock.spark.java import JavaNotFound, find_java
+    from penstock.spark.session.java import JavaNotFound, find_java
 
     try:
         java = find_java()
@@ -55,7 +55,7 @@ def _java() -> Finding:
 
 
 def _compiled_code() -> Finding:
-    from penstock.spark.warmup import is_warm, numba_cache
+    from penstock.spark.cache.warmup import is_warm, numba_cache
 
     place = numba_cache()
     ground = next(one for one in (place, *place.parents) if one.exists())
@@ -67,7 +67,7 @@ def _compiled_code() -> Finding:
     if is_warm():
         return Finding("ok", "spark", f"compiled code is in {place}")
     return Finding(
-        "ok", "spark", f"the first session compiles some code, once and for some seconds, and keeps it in {place}"
+        "ok", "spark", f"the first session compiles some code, which takes some seconds once, and keeps it in {place}"
     )
 
 

@@ -226,7 +226,7 @@ def _partitions(held: list[PartitionLag]) -> str:
 
 
 def _total(held: list[PartitionLag]) -> str:
-    """Of what is known; - when nothing was committed."""
+    """The sum of the known lags; - if nothing was committed."""
     known = [one.lag for one in held if one.lag is not None]
     return str(sum(known)) if known or not held else "-"
 

@@ -1,4 +1,4 @@
-"""The story of a group in words: what `penstock groups explain` prints."""
+"""The history of a group as lines of text, for `penstock groups explain`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def fetch_story(target: Target, group_id: str) -> list[dict[str, Any]]:
     from penstock.wire_client.aio.group_story import group_story
 
     if any(name.startswith(_SECURITY) for name in target.settings):
-        raise ConfigError("groups explain speaks to plaintext listeners only: leave out --command-config")
+        raise ConfigError("groups explain supports plaintext listeners only: leave out --command-config")
 
     async def ask() -> list[dict[str, Any]]:
         cluster = AsyncCluster(target.addresses(), "penstock-cli")

@@ -1,1 +1,1 @@
-"""Commands about data pipelines on Spark."""
+"""Commands for data pipelines on Spark."""

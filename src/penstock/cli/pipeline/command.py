@@ -1,7 +1,7 @@
 """`penstock pipeline`: projects on Spark Declarative Pipelines.
 
-Exit codes: 0 all is well, 2 a definition is wrong, 3 a flow failed, 1 anything else (no broker, a lock, no Java), 130
-interrupted. Spark is imported by the commands that start it.
+Exit codes: 0 success, 2 a wrong definition, 3 a failed flow, 130 an interrupt, 1 any other error (no broker, a lock, no
+Java). Only the commands that start Spark import it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ MAX_FAILURES = 10
 
 @click.group()
 def pipeline() -> None:
-    """Data pipelines on Spark: make, check, run and watch them."""
+    """Create, check, run and watch data pipelines on Spark."""
 
 
 for job in JOBS:
@@ -64,27 +64,29 @@ def project_options(command: Callable[P, R]) -> Callable[P, R]:
         "--bootstrap-server",
         "servers",
         metavar="HOST:PORT[,...]",
-        help=f"Where the cluster is (else ${BOOTSTRAP_VARIABLE}, else what the project says).",
+        help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, or the project's setting).",
     )(command)
     return click.option(
         "--project",
         "directory",
         type=click.Path(path_type=Path),
         default=Path(),
-        help="Directory of the project (default: this one, or the nearest above it).",
+        help="Directory of the project (default: the current one, or its nearest parent with a project).",
     )(command)
 
 
 def spark_options(command: Callable[P, R]) -> Callable[P, R]:
     command = click.option(
-        "--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully."
+        "--fast-start", is_flag=True, help="Start the JVM faster, without its full optimization: for short runs."
     )(command)
     return master_option(command)
 
 
 def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
-    """With --json there is one object on standard output however the command ends, and its `error` says whether it
-    failed. The sentence on standard error and the exit code are the same as without."""
+    """With --json the command always prints one object on standard output. If it fails, `error` has the reason.
+
+    The message on standard error and the exit code are the same as without --json.
+    """
 
     @wraps(command)
     def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
@@ -103,14 +105,16 @@ def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
 
 @pipeline.command()
 @click.argument("name")
-@click.option("--topic", "topics", multiple=True, default=("clicks",), show_default=True, help="To read; repeatable.")
-@click.option("--output-topic", help="For results (default: the first topic, then -clean).")
-@click.option("--dead-letter-topic", help="For bad records (default: the first topic, then -dead-letters).")
-@click.option("--bootstrap-server", "servers", metavar="HOST:PORT[,...]", help="Where the cluster is.")
+@click.option(
+    "--topic", "topics", multiple=True, default=("clicks",), show_default=True, help="Topic to read; repeatable."
+)
+@click.option("--output-topic", help="Topic for results (default: the first topic's name with -clean).")
+@click.option("--dead-letter-topic", help="Topic for bad records (default: the first topic's name with -dead-letters).")
+@click.option("--bootstrap-server", "servers", metavar="HOST:PORT[,...]", help="Brokers of the cluster.")
 def init(
     name: str, topics: tuple[str, ...], output_topic: str | None, dead_letter_topic: str | None, servers: str | None
 ) -> None:
-    """Make a project in a new directory NAME: definitions that run as they are."""
+    """Create a project in a new directory NAME, with definitions that run as they are."""
     from penstock.spark.pipeline.template import ProjectPlan, create_project
 
     parent, _, base = name.rstrip("/").rpartition("/")
@@ -119,7 +123,7 @@ def init(
     where = Path(parent or ("/" if name.startswith("/") else "."))
     for path in create_project(where, plan):
         click.echo(f"  {path.relative_to(where)}")
-    click.echo(f"Made pipeline {base}. Next: cd {where / base}, read README.md, penstock pipeline check")
+    click.echo(f"Created pipeline {base}. Next: cd {where / base}, read README.md, penstock pipeline check")
 
 
 # -- check ------------------------------------------------------------------------------
@@ -131,7 +135,7 @@ def init(
 @json_option
 @errors_as_json
 def check(directory: Path, servers: str | None, master: str | None, fast_start: bool, as_json: bool) -> int:
-    """Resolve the definitions without running them, and look for brokers and topics."""
+    """Resolve the definitions without running them, and check brokers and topics."""
     project = _project(directory, servers)
     _needs_spark()
     from penstock.spark.pipeline.engine import PipelineEngine
@@ -142,7 +146,7 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     try:
         check_syntax(project)
         _look_for_broker(project)
-        # Without the project's catalog: this works also while the pipeline runs.
+        # Without the project's catalog, so that it also works while the pipeline runs.
         with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
             graph = check_definitions(engine)
     except DefinitionError as error:
@@ -164,15 +168,17 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     click.echo(f"Brokers: {project.servers or DEFAULT_BOOTSTRAP_SERVERS} answers")
     where = "" if project.servers in ("", _found_anyway()) else f" --bootstrap-server {project.servers}"
     for topic in missing:
-        click.echo(f"Topic {topic} does not exist. To make it: penstock topics create --name {topic}{where}", err=True)
+        click.echo(f"Topic {topic} does not exist. Create it: penstock topics create --name {topic}{where}", err=True)
     if not missing:
         click.echo(f"Topics: {', '.join(dict.fromkeys(named)) or 'none named'}")
     return 1 if missing else 0
 
 
 def _look_for_broker(project: PipelineProject) -> None:
-    """Raises NoBroker at once, where Spark would start first and its flows wait. A project that names no cluster may
-    need none."""
+    """Raises NoBroker at once; otherwise Spark would start and its flows would wait.
+
+    A project without bootstrap servers may need no cluster.
+    """
     if project.servers:
         settings = {name.removeprefix("kafka."): value for name, value in project.client_options.items()}
         del settings["bootstrap.servers"]
@@ -180,12 +186,12 @@ def _look_for_broker(project: PipelineProject) -> None:
 
 
 def _found_anyway() -> str:
-    """Where other commands look for the cluster."""
+    """The cluster that the other commands use."""
     return os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
 
 
 def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[str], str]:
-    """(those that are not there, why that is not known)."""
+    """The missing topics, and the reason if the brokers could not be asked."""
     from penstock.spark.pipeline.lag import LagMeter
 
     try:
@@ -202,10 +208,22 @@ def _missing_topics(project: PipelineProject, names: list[str]) -> tuple[list[st
 @project_options
 @spark_options
 @click.option(
-    "--full-refresh", "refreshed", multiple=True, metavar="TABLE", help="Compute it from the start; repeatable."
+    "--full-refresh",
+    "refreshed",
+    multiple=True,
+    metavar="TABLE",
+    help="Recompute this table from the start; repeatable.",
 )
-@click.option("--full-refresh-all", is_flag=True, help="Compute all tables from the start. Sinks get everything again.")
-@click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="Of failures that may pass.")
+@click.option(
+    "--full-refresh-all", is_flag=True, help="Recompute all tables from the start. Sinks receive everything again."
+)
+@click.option(
+    "--retries",
+    type=click.IntRange(min=0),
+    default=2,
+    show_default=True,
+    help="Number of retries after temporary failures.",
+)
 @json_option
 @errors_as_json
 def run(
@@ -218,7 +236,7 @@ def run(
     retries: int,
     as_json: bool,
 ) -> int:
-    """Run until everything that is in the topics now has gone through."""
+    """Process all records that the topics hold now, then end."""
     project = _project(directory, servers)
     show = _nothing if as_json else show_flow
     say = _nothing if as_json else click.echo
@@ -255,7 +273,7 @@ def run(
         show_json(run_object(project, report, error))
     if error is not None:
         return _tell(error, project)
-    say(f"Caught up: {count(report.rows_read, 'record')} out of topics in {report.seconds:.1f} s.")
+    say(f"Caught up: {count(report.rows_read, 'record')} read from topics in {report.seconds:.1f} s.")
     return 0
 
 
@@ -271,19 +289,19 @@ def run(
     type=click.FloatRange(0, 1800),
     default=INTERVAL_S,
     show_default=True,
-    help="Seconds from the beginning of a run to that of the next.",
+    help="Seconds between the starts of two runs.",
 )
 @click.option(
     "--max-failures",
     type=click.IntRange(min=0),
     default=MAX_FAILURES,
     show_default=True,
-    help="How often in a row a flow may fail before this gives up.",
+    help="Give up after more than this number of failures of one flow in a row.",
 )
 def serve(
     directory: Path, servers: str | None, master: str | None, fast_start: bool, interval_s: float, max_failures: int
 ) -> int:
-    """Keep running, in one warm Spark, until ctrl-C or SIGTERM."""
+    """Run again and again in one Spark session, until Ctrl-C or SIGTERM."""
     project = _project(directory, servers)
     from penstock.spark.pipeline.errors import PipelineError
 
@@ -306,7 +324,7 @@ def serve(
                 say=lambda line: click.echo(f"{time.strftime('%H:%M:%S')} {line}"),
                 stopping=stopping,
             )
-            click.echo(f"Serving pipeline {project.name}: at most a run every {interval_s:g} s. ctrl-C ends it.")
+            click.echo(f"Serving pipeline {project.name}: at most one run every {interval_s:g} s. Ctrl-C ends.")
             try:
                 server.serve()
             except PipelineError as error:
@@ -319,14 +337,16 @@ def serve(
 
 @contextmanager
 def _signals_set(stopping: threading.Event) -> Iterator[None]:
-    """The first signal ends after the run under way, the second at once: the next start does that batch again. Spark
-    sets a handler of its own when it starts: the engine puts this one back."""
+    """Ends after the current run on the first signal, and at once on the second: the next start repeats that batch.
+
+    Spark sets its own handler when it starts; the engine restores this one.
+    """
 
     def first(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.default_int_handler)
-        # Not echo: this may have interrupted one.
-        os.write(sys.stderr.fileno(), b"Stopping after this run (once more: at once).\n")
+        # Not click.echo: the signal may have interrupted one.
+        os.write(sys.stderr.fileno(), b"Stopping after this run. Interrupt again to stop at once.\n")
         stopping.set()
 
     before = {number: signal.signal(number, first) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -346,7 +366,7 @@ def _signals_set(stopping: threading.Event) -> Iterator[None]:
 @json_option
 @errors_as_json
 def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool) -> None:
-    """The last run, and of each flow: rows, offsets, and how far it is behind now."""
+    """Show the last run, and the rows, offsets and current lag of each flow."""
     from penstock.spark.pipeline.status import pipeline_status
 
     project = _project(directory, servers)
@@ -362,30 +382,30 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 
 @pipeline.command()
 @project_options
-@click.option("--flow", help="Only this one, with those that read its table.")
+@click.option("--flow", help="Reset only this flow, and the flows that read its table.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @errors_as_json
 def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_json: bool) -> int:
-    """Forget checkpoints and tables, so that the next run begins anew. Topics stay as they are."""
+    """Delete checkpoints and tables, so that the next run starts from the beginning. Topics stay as they are."""
     from penstock.spark.pipeline.reset import plan_reset
     from penstock.spark.pipeline.reset import reset as forget
 
     project = _project(directory, servers)
     if as_json and not yes:
-        raise click.UsageError("--json asks nothing: give --yes as well")
+        raise click.UsageError("--json cannot ask: give --yes as well")
     say = _nothing if as_json else click.echo
     with _held(project, "pipeline reset", say):
         plan = plan_reset(project, flow)
         if not plan.directories:
-            say("There is nothing to forget.")
+            say("There is nothing to reset.")
         else:
-            say(f"To be forgotten: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
+            say(f"To be reset: {', '.join(plan.flows) or 'no flow has run'}. To be deleted:")
             for path in (*plan.directories, *plan.emptied):
                 say(f"  {project.relative(path)}/")
             if plan.sinks:
-                say(f"The next run sends everything to {', '.join(plan.sinks)} again: what is there now stays.")
-            if not yes and not click.confirm("Go on?"):
+                say(f"The next run sends everything to {', '.join(plan.sinks)} again. The present data there stays.")
+            if not yes and not click.confirm("Continue?"):
                 say("Nothing was changed.")
                 return 1
             forget(project, plan)
@@ -412,7 +432,7 @@ def _project(directory: Path, servers: str | None) -> PipelineProject:
 
 @contextmanager
 def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) -> Iterator[None]:
-    """The project for this process alone. What an interrupted reset left undone comes before anything else."""
+    """Locks the project for this process, and finishes an interrupted reset first."""
     from penstock.spark.pipeline.lock import ProjectLock
     from penstock.spark.pipeline.reset import finish_reset
 
@@ -420,7 +440,7 @@ def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) ->
         finished = finish_reset(project)
         if finished is not None:
             flows = ", ".join(finished.flows) or "no flow"
-            say(f"A reset was interrupted; it is finished now. Forgotten: {flows}.")
+            say(f"Finished an interrupted reset. Flows reset: {flows}.")
         yield
 
 
@@ -435,7 +455,7 @@ class _WrongDefinition(click.ClickException):
 def _running(
     project: PipelineProject, mode: str, master: str | None, fast_start: bool, say: Callable[[str], None]
 ) -> Iterator[tuple[PipelineEngine, Any]]:
-    """Spark for the project and its status file; however this ends, the file says so."""
+    """Spark for the project, and its status file, which records every outcome."""
     from penstock.spark.pipeline.status import StatusFile
 
     _needs_spark()
@@ -446,7 +466,7 @@ def _running(
     status = StatusFile(project, mode)
     try:
         check_syntax(project)
-        if mode == "run":  # `serve` waits for it
+        if mode == "run":  # `serve` waits for the broker
             _look_for_broker(project)
     except PenstockError as error:
         status.end("failed", str(error))
@@ -476,13 +496,13 @@ def _needs_spark() -> None:
 
 
 def _tell(error: PipelineError, project: PipelineProject) -> int:
-    """On standard error, what went wrong and where more is; the exit code for it."""
+    """Prints the error and the path of Spark's log on standard error. Returns the exit code."""
     from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, SparkFailed
 
     click.echo(f"penstock: {error}", err=True)
     if isinstance(error, DefinitionError):
         return DEFINITION_WRONG
-    click.echo(f"What Spark said: {project.relative(project.log_path)}", err=True)
+    click.echo(f"Spark's log: {project.relative(project.log_path)}", err=True)
     return FLOW_FAILED if isinstance(error, FlowFailed | SparkFailed) else 1
 
 

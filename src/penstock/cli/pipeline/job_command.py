@@ -1,4 +1,4 @@
-"""What the commands of ready-made pipelines share: options, what they say, and what becomes of their errors."""
+"""Shared by the commands of ready-made pipelines: options, output and error handling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAILED = 3
 
 @dataclass(slots=True)
 class Terminal:
-    """How a job was called and what it says. With --json nothing but one object at the end."""
+    """The options and output of a job. With --json the only output is one object at the end."""
 
     as_json: bool
     master: str | None
@@ -44,7 +44,7 @@ class Terminal:
             click.echo(line)
 
     def warn(self, line: str) -> None:
-        """What nobody should miss, also with --json."""
+        """Prints a warning on standard error, also with --json."""
         click.echo(f"penstock: {line}", err=True)
 
     def watch(self, progress: JobProgress) -> None:
@@ -61,7 +61,7 @@ class Terminal:
 
     @contextmanager
     def stopping(self) -> Iterator[Stop]:
-        """In it, signals end the job well."""
+        """Within it, SIGINT and SIGTERM stop the job in order."""
         from penstock.spark.jobs.running import Stop, stopped_by_signals
 
         stop = Stop()
@@ -69,7 +69,7 @@ class Terminal:
             yield stop
 
     def end(self, progress: JobProgress, stop: Stop, follow: bool, done: str) -> int:
-        """The last line or the JSON object, and the exit code."""
+        """Prints the last line or the JSON object. Returns the exit code."""
         stopped = stop.is_asked
         self.facts |= {
             "state": "stopped" if stopped else "done",
@@ -86,11 +86,11 @@ class Terminal:
 
 def _described(progress: JobProgress) -> str:
     lag = "" if progress.lag is None else f", lag {progress.lag}"
-    return f"{progress.rows} records, {progress.rate:.0f} a second{lag}"
+    return f"{progress.rows} records, {progress.rate:.0f} per second{lag}"
 
 
 class SparkMaster(click.ParamType[str]):
-    """Looked at here, since Java takes seconds to say less."""
+    """Checked here: Java takes seconds and gives a worse error."""
 
     name = "master"
 
@@ -102,20 +102,22 @@ class SparkMaster(click.ParamType[str]):
 
         text = str(value).strip()
         if not is_master(text):
-            self.fail(f"{value!r} is no master: write {MASTERS}", param, ctx)
+            self.fail(f"{value!r} is not a Spark master: write {MASTERS}", param, ctx)
         return text
 
 
 master_option = click.option(
-    "--master", type=SparkMaster(), help="Where Spark runs (default: every core of this machine, local[*,4])."
+    "--master", type=SparkMaster(), help="Spark master (default: all cores of this machine, local[*,4])."
 )
 
 
 def job_command(command: Callable[..., int]) -> Callable[..., int]:
-    """The options that all have, and what becomes of their errors."""
+    """Adds the options that all jobs share, and turns errors into messages and exit codes."""
 
     @master_option
-    @click.option("--fast-start", is_flag=True, help="For short runs: the JVM starts sooner and never optimises fully.")
+    @click.option(
+        "--fast-start", is_flag=True, help="Start the JVM faster, without its full optimization: for short runs."
+    )
     @json_option
     @functools.wraps(command)
     def run(*args: Any, as_json: bool, master: str | None, fast_start: bool, **given: Any) -> int:
@@ -129,7 +131,7 @@ def job_command(command: Callable[..., int]) -> Callable[..., int]:
             return _tell(terminal, error, WRONG)
         except JobFailed as error:
             return _tell(terminal, error, FAILED)
-        except OSError as error:  # a directory that is read-only, a disk that is full
+        except OSError as error:  # a read-only directory, a full disk
             return _tell(terminal, PenstockError(f"{error.filename or 'files'}: {error.strerror or error}"), 1)
 
     return run
@@ -140,7 +142,7 @@ def _tell(terminal: Terminal, error: PenstockError, code: int) -> int:
         show_json({**terminal.facts, "state": "failed", "error": str(error)})
     click.echo(f"penstock: {error}", err=True)
     if code == FAILED and terminal.log_path is not None:
-        click.echo(f"What Spark said: {terminal.log_path}", err=True)
+        click.echo(f"Spark's log: {terminal.log_path}", err=True)
     return code
 
 
@@ -175,10 +177,10 @@ def brokers_at(servers: str, config: str | None) -> Brokers:
 
 
 def topics_of(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Repeated, separated by commas, or both."""
+    """Topic names from repeated options, lists with commas, or both."""
     names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
     if not names:
-        raise ConfigError("name one topic or more with --topic")
+        raise ConfigError("give at least one topic with --topic")
     return names
 
 
@@ -191,7 +193,7 @@ class LocalDirectory(click.ParamType[Path]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         text = str(value).removeprefix("file://")
         if "://" in text:
-            self.fail(f"{text!r} is no directory of a file system, where files can be renamed", param, ctx)
+            self.fail(f"{text!r} is not a directory of a file system: the job needs to rename files", param, ctx)
         path = Path(text)
         if path.exists() and not path.is_dir():
             self.fail(f"{text!r} is a file, not a directory", param, ctx)
@@ -206,16 +208,18 @@ def topic_option(required: bool = True) -> Callable[[Callable[P, int]], Callable
         required=required,
         metavar="TOPIC[,...]",
         shell_complete=complete_topics,
-        help="To read; repeatable.",
+        help="Topic to read; repeatable.",
     )
 
 
 def checkpoint_option(default: str) -> Callable[[Callable[P, int]], Callable[P, int]]:
-    return click.option("--checkpoint", type=LocalDirectory(), help=f"Where it remembers how far it is ({default}).")
+    return click.option("--checkpoint", type=LocalDirectory(), help=f"Directory for the job's progress ({default}).")
 
 
-follow_option = click.option("--follow", is_flag=True, help="Go on with what comes, until ctrl-C or SIGTERM.")
-STATE = "default: below $XDG_STATE_HOME/penstock/jobs, by what the job does"
+follow_option = click.option(
+    "--follow", is_flag=True, help="Keep running and process new records, until Ctrl-C or SIGTERM."
+)
+STATE = "default: below $XDG_STATE_HOME/penstock/jobs, one for each job"
 
 
 # -- values --------------------------------------------------------------------------------
@@ -239,13 +243,15 @@ class Speed(click.ParamType[float]):
             speed = 0.0
         if not 0 < speed < float("inf"):
             self.fail(
-                f"{value!r} is no speed: write 1x for that of the records, 10x for ten times it, or max", param, ctx
+                f"{value!r} is not a speed: write 1x for the records' own speed, 10x for ten times that, or max",
+                param,
+                ctx,
             )
         return speed
 
 
 def parse_offsets(text: str | None) -> dict[int, OffsetRange] | None:
-    """0:100-200,1:50-,2: the records from 100 to 199 of partition 0, from 50 on of 1, and all of 2."""
+    """Parses 0:100-200,1:50-,2: offsets 100 to 199 of partition 0, 50 and up of partition 1, all of partition 2."""
     if text is None:
         return None
     from penstock.spark.jobs.replay_sources import OffsetRange

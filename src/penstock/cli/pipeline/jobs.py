@@ -1,8 +1,8 @@
 """`penstock pipeline archive | replay | aggregate | mirror`: ready-made pipelines on Spark.
 
-Exit codes: 0 all is well, also for a job with --follow that was told to stop; 2 wrong arguments, or topics that are not
-there; 3 the query failed, with the reason in one sentence and the place of Spark's log; 1 anything else (no broker, a
-lock, no Java); 130 stopped before it was done. Spark is imported by the commands that start it.
+Exit codes: 0 success, also for a job with --follow that is stopped; 2 wrong arguments or missing topics; 3 a failed
+query, with its reason and the path of Spark's log; 130 stopped before the end; 1 any other error (no broker, a lock, no
+Java). Only the commands that start Spark import it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,16 @@ if TYPE_CHECKING:
     type=click.Choice(["timestamp", "archived"]),
     default="timestamp",
     show_default=True,
-    help="What a record's date is: its timestamp's, in UTC, or that of the day on which it is archived.",
+    help="Date of a record: the date of its timestamp in UTC, or the day on which it is archived.",
 )
 @click.option(
-    "--max-file-mb", type=click.IntRange(1, 4096), default=128, show_default=True, help="How large files grow."
+    "--max-file-mb", type=click.IntRange(1, 4096), default=128, show_default=True, help="Largest size of a file."
 )
-@click.option("--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible; no Spark.")
-@click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived.")
-@checkpoint_option("default: in the archive; an archive itself says where it ends")
+@click.option(
+    "--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible. Needs no Spark."
+)
+@click.option("--allow-gaps", is_flag=True, help="Continue if records were deleted before they were archived.")
+@checkpoint_option("default: in the archive, which knows its own end offsets")
 @cluster_command
 @job_command
 def archive(
@@ -74,7 +76,7 @@ def archive(
     allow_gaps: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Topics to Parquet files by topic and date, each record exactly once."""
+    """Write topics to Parquet files by topic and date, each record exactly once."""
     from penstock.spark.jobs.archive import ArchiveJob, merge_files, run_archive
     from penstock.spark.jobs.clusters import Brokers
 
@@ -88,12 +90,10 @@ def archive(
     found = job.check()
     terminal.facts |= {"archive": str(job.archive.directory), "group": job.group}
     with job.archive.lock(), terminal.spark("penstock archive", job.log_path) as spark, terminal.stopping() as stop:
-        terminal.say(
-            f"Archiving {', '.join(job.topics)} to {job.archive.directory}; its lag is that of group {job.group}"
-        )
+        terminal.say(f"Archiving {', '.join(job.topics)} to {job.archive.directory}; group {job.group} shows the lag")
         report = run_archive(spark, job, found, stop, terminal.watch, terminal.say, terminal.warn)
     terminal.facts |= {"archived": report.rows, "files": report.files, "size_bytes": report.size_bytes}
-    done = f"{report.rows} new records; {report.files} files of {report.size_bytes / 1e6:.1f} MB in all"
+    done = f"{report.rows} new records; {report.files} files of {report.size_bytes / 1e6:.1f} MB in total"
     return terminal.end(report.progress, stop, follow, done)
 
 
@@ -101,7 +101,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
     from penstock.spark.jobs.errors import WrongJob
 
     if not job.archive.exists:
-        raise WrongJob(f"{job.archive.directory} is no archive yet: run this without --compact first")
+        raise WrongJob(f"{job.archive.directory} is not an archive yet: run this without --compact first")
     with job.archive.lock(), terminal.stopping() as stop:
         job.archive.recover(terminal.warn)
         fewer = merge_files(job, stop, terminal.say, is_thorough=True)
@@ -116,24 +116,28 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
 
 
 @click.command()
-@click.option("--from", "directory", type=LocalDirectory(), help="An archive to take the records from.")
-@click.option("--topic", help="The topic of the archive, if it has several.")
-@click.option("--from-topic", help="A topic to take the records from.", shell_complete=complete_topics)
+@click.option("--from", "directory", type=LocalDirectory(), help="Archive to read from.")
+@click.option("--topic", help="Topic of the archive, if it holds several.")
+@click.option("--from-topic", help="Topic to read from.", shell_complete=complete_topics)
 @click.option(
-    "--offsets", metavar="P:FROM-TO[,...]", help="Only these offsets, TO not included, for example 0:100-200,1:50-"
+    "--offsets", metavar="P:FROM-TO[,...]", help="Replay only these offsets, TO excluded, for example 0:100-200,1:50-"
 )
-@click.option("--since", type=PointInTime(), help="Only from the first record that is not older on.")
-@click.option("--until", type=PointInTime(), help="Only up to the first record that is not older.")
-@click.option("--to", "to_topic", required=True, help="The topic to write to.", shell_complete=complete_topics)
-@click.option("--speed", type=Speed(), default="max", show_default=True, help="By the records' timestamps.")
+@click.option("--since", type=PointInTime(), help="Start at the first record not older than TIME.")
+@click.option("--until", type=PointInTime(), help="Stop before the first record not older than TIME.")
+@click.option("--to", "to_topic", required=True, help="Topic to write to.", shell_complete=complete_topics)
+@click.option(
+    "--speed", type=Speed(), default="max", show_default=True, help="Speed relative to the records' timestamps."
+)
 @click.option(
     "--partitions",
     type=click.Choice(["keep", "hash"]),
     default="keep",
     show_default=True,
-    help="The same partition as before, or that of the key.",
+    help="Keep each record's partition, or choose it by the hash of the key.",
 )
-@click.option("--restart", is_flag=True, help="Begin anew what an earlier run began or finished: all is sent again.")
+@click.option(
+    "--restart", is_flag=True, help="Start again what an earlier run began or finished: all records are sent again."
+)
 @checkpoint_option(STATE)
 @cluster_command
 @job_command
@@ -152,13 +156,13 @@ def replay(
     restart: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Records of an archive or a topic into a topic, as they were. At least once."""
+    """Send the records of an archive or a topic to a topic, unchanged and at least once."""
     from penstock.spark.jobs.replay import ReplayJob, begin, is_unfinished, run_replay
 
     if (directory is None) == (from_topic is None):
         raise ConfigError("give either --from DIR or --from-topic TOPIC")
     if topic is not None and directory is None:
-        raise ConfigError("--topic is for archives: the topic to read is --from-topic")
+        raise ConfigError("--topic goes with --from; use --from-topic alone to read a topic")
     if offsets is not None and (since is not None or until is not None):
         raise ConfigError("give either --offsets or --since and --until")
     job = ReplayJob(
@@ -183,20 +187,20 @@ def replay(
             try:
                 state, is_resumed = begin(job, place, source, restart=restart)
             except PenstockError:
-                if is_new:  # nothing was begun: there is nothing to go on with
+                if is_new:  # nothing has begun, so there is nothing to resume
                     shutil.rmtree(place.directory)
                 raise
             terminal.facts |= {"to": to_topic, "checkpoint": str(place.directory), "resumed_after": state.sent}
-            terminal.say(f"How far it is: {place.directory}")
+            terminal.say(f"Progress is kept in {place.directory}")
             if is_resumed and state.is_done:
                 return _done_already(terminal, state, to_topic)
             if is_resumed:
-                terminal.say(f"Going on after {state.sent} records: those of the last step may be sent again")
+                terminal.say(f"Resuming after {state.sent} records: the records of the last step may be sent again")
             with terminal.spark("penstock replay", place.log_path) as spark, terminal.stopping() as stop:
                 try:
                     progress = run_replay(spark, job, source, state, stop, terminal.watch)
                 except PenstockError as error:
-                    raise type(error)(f"{error}. {state.sent} records are sent; run this again to go on") from error
+                    raise type(error)(f"{error}. {state.sent} records are sent; run this again to resume") from error
     terminal.facts |= _how_far(state)
     return terminal.end(progress, stop, False, f"{state.sent} records sent to {to_topic}")
 
@@ -204,9 +208,7 @@ def replay(
 def _done_already(terminal: Terminal, state: ReplayState, to_topic: str) -> int:
     if terminal.as_json:
         show_json({**terminal.facts, **_how_far(state), "state": "done already", "rows": 0, "lag": 0})
-    terminal.say(
-        f"Done already: {state.sent} records sent to {to_topic} by an earlier run; --restart sends them again."
-    )
+    terminal.say(f"Done already: an earlier run sent {state.sent} records to {to_topic}; --restart sends them again.")
     return 0
 
 
@@ -229,15 +231,21 @@ def _fields(text: str | None) -> tuple[str, ...]:
 @click.command()
 @topic_option()
 @click.option("--window", required=True, help="Length of a window, for example '1 minute'.")
-@click.option("--slide", help="A window begins that often (default: when the last one ends).")
-@click.option("--watermark", default="30 seconds", show_default=True, help="How late a record may come.")
-@click.option("--group-by", metavar="PATH[,...]", help="Fields of the JSON values, for example user.country,page")
+@click.option("--slide", help="Time between the starts of two windows (default: the window's length).")
+@click.option("--watermark", default="30 seconds", show_default=True, help="How late a record may arrive.")
+@click.option(
+    "--group-by", metavar="PATH[,...]", help="Group by these fields of the JSON values, for example user.country,page"
+)
 @click.option("--count", "has_count", is_flag=True, help="Count the records.")
-@click.option("--sum", "sums", metavar="PATH[,...]", help="Sum up these fields.")
-@click.option("--event-time", metavar="PATH", help="Field with the time, ms or ISO 8601 (default: timestamp).")
-@click.option("--to-topic", help="A topic for the results, as JSON.", shell_complete=complete_topics)
-@click.option("--to-table", type=LocalDirectory(), help="A directory for the results, as Parquet by date.")
-@click.option("--dead-letter", help="A topic for records that cannot be read.", shell_complete=complete_topics)
+@click.option("--sum", "sums", metavar="PATH[,...]", help="Sum these fields.")
+@click.option(
+    "--event-time",
+    metavar="PATH",
+    help="Field with the event time, in ms or ISO 8601 (default: the record's timestamp).",
+)
+@click.option("--to-topic", help="Topic for the results, as JSON.", shell_complete=complete_topics)
+@click.option("--to-table", type=LocalDirectory(), help="Directory for the results, as Parquet by date.")
+@click.option("--dead-letter", help="Topic for records that cannot be read.", shell_complete=complete_topics)
 @click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
 @follow_option
 @checkpoint_option(STATE)
@@ -261,7 +269,7 @@ def aggregate(
     follow: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Windowed counts and sums over JSON values, to a topic and to Parquet."""
+    """Write windowed counts and sums over JSON values to a topic, to Parquet, or both."""
     from penstock.spark.jobs.aggregate import METRICS, AggregateJob, run_aggregate
     from penstock.spark.jobs.aggregate_plan import AggregatePlan
 
@@ -279,7 +287,7 @@ def aggregate(
         terminal.spark("penstock aggregate", place.log_path) as spark,
         terminal.stopping() as stop,
     ):
-        terminal.say(f"How far it is: {place.directory}; its lag is that of group {place.group}")
+        terminal.say(f"Progress is kept in {place.directory}; group {place.group} shows the lag")
         progress = run_aggregate(spark, job, place, stop, terminal.watch)
     bad = int(progress.metrics.get(METRICS, {}).get("bad", 0))
     terminal.facts["bad_records"] = bad
@@ -292,11 +300,11 @@ def aggregate(
 
 @click.command()
 @topic_option()
-@click.option("--from", "source", required=True, metavar="HOST:PORT[,...]", help="The cluster to read from.")
-@click.option("--to", "destination", required=True, metavar="HOST:PORT[,...]", help="The cluster to write to.")
-@click.option("--from-config", metavar="FILE", help="Client settings for it as a properties file.")
-@click.option("--to-config", metavar="FILE", help="Client settings for it as a properties file.")
-@click.option("--rename", default="{topic}", show_default=True, help="Names on the other side, for example eu.{topic}")
+@click.option("--from", "source", required=True, metavar="HOST:PORT[,...]", help="Cluster to read from.")
+@click.option("--to", "destination", required=True, metavar="HOST:PORT[,...]", help="Cluster to write to.")
+@click.option("--from-config", metavar="FILE", help="Properties file with client settings for --from.")
+@click.option("--to-config", metavar="FILE", help="Properties file with client settings for --to.")
+@click.option("--rename", default="{topic}", show_default=True, help="Name of the copy, for example eu.{topic}")
 @click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
 @follow_option
 @checkpoint_option(STATE)
@@ -313,7 +321,7 @@ def mirror(
     follow: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Topics to another cluster, as they are, in the same partitions. At least once."""
+    """Copy topics to another cluster, unchanged, in the same partitions, at least once."""
     from penstock.spark.jobs.mirror import MirrorJob, run_mirror
 
     job = MirrorJob(
@@ -327,7 +335,7 @@ def mirror(
     )
     made = job.prepare()
     if made:
-        terminal.say(f"Made {', '.join(made)} at {destination}")
+        terminal.say(f"Created {', '.join(made)} at {destination}")
     places = job.places(job.source.cluster_id(), job.target.cluster_id())
     for place in places.values():
         place.make()
@@ -343,7 +351,7 @@ def mirror(
         with terminal.spark("penstock mirror", log_path) as spark, terminal.stopping() as stop:
             for topic, place in places.items():
                 terminal.say(
-                    f"How far {topic} is: {place.directory}; its lag is that of group {place.group} at {source}"
+                    f"Progress of {topic} is kept in {place.directory}; group {place.group} at {source} shows the lag"
                 )
             progress = run_mirror(spark, job, places, stop, terminal.watch)
     return terminal.end(progress, stop, follow, f"{', '.join(job.topics)} to {destination}")

@@ -1,4 +1,4 @@
-"""What `penstock pipeline` prints: lines and tables for people, objects for programs."""
+"""Output of `penstock pipeline`: lines and tables for people, JSON objects for programs."""
 
 from __future__ import annotations
 

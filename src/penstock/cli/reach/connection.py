@@ -26,7 +26,7 @@ from click.shell_completion import CompletionItem
 from penstock.cli.arguments.numbers import Seconds
 from penstock.cli.reach.probe import ABOUT_THE_CLUSTER, FRAME_LIMIT, METADATA_VERSION, frame
 from penstock.model.addresses import parse_server
-from penstock.model.errors import ConfigError, PenstockError
+from penstock.model.errors import ApiError, ConfigError, ErrorCode, PenstockError
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest
 
@@ -304,6 +304,8 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
                 raise NoBroker(target.servers) from error
             if isinstance(error, UnknownTopic | NoSuchTopic):
                 raise PenstockError(f"{error}; `penstock topics list` shows all topics") from error
+            if isinstance(error, ApiError) and error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                raise PenstockError(f"{error}; `penstock transactions list` shows all") from error
             raise
 
     return run
@@ -348,6 +350,17 @@ def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     return _complete(ctx, incomplete, lambda admin: [group.group_id for group in admin.groups()])
+
+
+def complete_transactional_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from penstock.cli.reach.wire_admin import transaction_admin
+
+    try:
+        with transaction_admin(Target.find(ctx.params.get("servers"), COMPLETION_TIMEOUT_S)) as admin:
+            found = [one.transactional_id for one in admin.transactional_ids()]
+    except PenstockError:
+        return []
+    return [CompletionItem(name) for name in found if name.startswith(incomplete)]
 
 
 def _complete(ctx: click.Context, incomplete: str, names: Callable[[BlockingAdmin], list[str]]) -> list[CompletionItem]:

@@ -12,21 +12,17 @@ from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from penstock.wire.messages.describe_cluster import (
-    DescribeClusterBroker,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
-)
-from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
+from penstock.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
+from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire.primitives import Message
+from penstock.wire_client.requests.brokers import cluster_request
+from penstock.wire_client.requests.metadata import metadata_request
 
 R = TypeVar("R", bound=Message)
 FRAME_LIMIT = 1024 * 1024
 CLUSTER_VERSION = 2  # the first that tells of brokers that are down
 METADATA_VERSION = 4  # all brokers since 0.11, with cluster id and controller
-
-
-ABOUT_THE_CLUSTER = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+ABOUT_THE_CLUSTER = metadata_request(())
 """Brokers, cluster id and controller; no topics."""
 
 
@@ -54,8 +50,7 @@ class Probe:
 
     def all_brokers(self) -> list[DescribeClusterBroker]:
         """Those that are down, too."""
-        request = DescribeClusterRequest(include_fenced_brokers=True)
-        return self._ask(Api.DESCRIBE_CLUSTER, CLUSTER_VERSION, request, DescribeClusterResponse).brokers
+        return self._ask(Api.DESCRIBE_CLUSTER, CLUSTER_VERSION, cluster_request(), DescribeClusterResponse).brokers
 
     def _ask(self, api: Api, version: int, request: Message, kind: type[R]) -> R:
         with socket.create_connection(self._address, self._timeout_s) as connection:

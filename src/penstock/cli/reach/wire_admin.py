@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from penstock.wire_client.blocking.broker_settings import BrokerSettings
     from penstock.wire_client.blocking.cluster import BlockingCluster
     from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
+    from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
 
 
 @contextmanager
@@ -28,6 +29,14 @@ def broker_settings(target: Target) -> Iterator[BrokerSettings]:
 
     with _connected(target) as cluster:
         yield BrokerSettings(cluster)
+
+
+@contextmanager
+def transaction_admin(target: Target) -> Iterator[TransactionAdmin]:
+    from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
+
+    with _connected(target) as cluster:
+        yield TransactionAdmin(cluster)
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Records from and to the command line."""
+"""`penstock produce` and `penstock consume`: write and read records on the command line."""

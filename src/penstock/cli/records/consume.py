@@ -30,34 +30,35 @@ PROGRESS_STEP = 1000
 
 
 @click.command()
-@click.option("--topic", required=True, help="What to read.", shell_complete=complete_topics)
+@click.option("--topic", required=True, help="Topic to read.", shell_complete=complete_topics)
 @click.option("--group", help="Read as a member of this group and commit.", shell_complete=complete_groups)
-@click.option("--partition", "partitions", type=NUMBER, multiple=True, help="Only this one; repeatable.")
-@click.option("--from-beginning", is_flag=True, help="From the first record there is (the default without --follow).")
-@click.option("--from-time", type=PointInTime(), help="From the first record not older than TIME.")
-@click.option("--offset", type=int, help="From this offset; -10 is ten records before the end.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for more when the end is reached; alone, only what is new.")
-@click.option("--max", "max_records", type=Number(1, INT64_MAX), help="Stop after so many records.")
+@click.option("--partition", "partitions", type=NUMBER, multiple=True, help="Read only this partition; repeatable.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record (the default without --follow).")
+@click.option("--from-time", type=PointInTime(), help="Start at the first record not older than TIME.")
+@click.option("--offset", type=int, help="Start at this offset; -10 is ten before the end.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new records at the end, which is also the default start.")
+@click.option("--max", "max_records", type=Number(1, INT64_MAX), help="Stop after this number of records.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["raw", "json", "hex", "template"]),
     default="raw",
     show_default=True,
-    help="raw and hex: the value, with --keys and --headers before it. json: everything, an object a line.",
+    help="raw, hex: print the value, after the key with --keys and the headers with --headers. "
+    "json: print the whole record, one object per line. template: see --template.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@click.option("--template", help='A line of your own: "{offset} {key} {value} {time} {header.NAME} {json.PATH}".')
-@click.option("--keys", "--key", "with_key", is_flag=True, help="The key before the value.")
-@click.option("--headers", "with_headers", is_flag=True, help="Headers before key and value.")
-@click.option("--separator", default="\t", help="What stands between them (default: a tab).")
+@click.option("--template", help='Print this line: "{offset} {key} {value} {time} {header.NAME} {json.PATH}".')
+@click.option("--keys", "--key", "with_key", is_flag=True, help="Print the key before the value.")
+@click.option("--headers", "with_headers", is_flag=True, help="Print the headers before key and value.")
+@click.option("--separator", default="\t", help="Text between headers, key and value (default: a tab).")
 @click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="TEST",
-    help="Only records that pass: REGEX (on the value), key=TEXT, value~REGEX, header.NAME=TEXT, json.PATH!=TEXT; "
-    "repeatable, all must hold.",
+    help="Print only records that match: REGEX (on the value), key=TEXT, value~REGEX, header.NAME=TEXT, "
+    "json.PATH!=TEXT; repeatable, all must match.",
 )
 @cluster_command
 def consume(
@@ -78,12 +79,12 @@ def consume(
     separator: str,
     filters: tuple[str, ...],
 ) -> None:
-    """Print records of a topic: those that are there now, or with --follow also those to come."""
+    """Print the records of a topic. With --follow, keep running and print new records too."""
     from penstock.sdk import BlockingConsumer
 
     _check_start(group, partitions, from_beginning, from_time, offset)
     if as_json and form not in ("raw", "json"):
-        raise click.UsageError("--json is --format json: give one format")
+        raise click.UsageError("--json means --format json: give only one format")
     line = _line("json" if as_json else form, template, with_key, with_headers, separator)
     wanted_by_filters = parse_filters(filters)
 
@@ -97,7 +98,7 @@ def consume(
         begin_with=serving,
         group=group,
         auto_offset_reset="earliest" if from_start else "latest",
-        fetch_max_wait_ms=500 if follow else 50,  # the end is known when a fetch comes back empty
+        fetch_max_wait_ms=500 if follow else 50,  # an empty fetch marks the end
         request_timeout_ms=int(target.timeout_s * 1000),
         client_id="penstock-cli",
         settings=target.settings,
@@ -117,7 +118,7 @@ def consume(
             ends = {one: consumer.bounds(one) for one in wanted}
             if offset is not None and all(offset > end for _, end in ends.values()):
                 last_end = max((end for _, end in ends.values()), default=0)
-                click.echo(f"penstock: offset {offset} is past the end of {topic}, which is {last_end}", err=True)
+                click.echo(f"penstock: offset {offset} is past the end of {topic}, {last_end}", err=True)
             _assign(consumer, ends, from_start, from_time, offset)
             last = None if follow else {one: end for one, (_, end) in ends.items()}
             waiting = Watch(target, consumer, topic, partitions) if follow else Patience(target, topic)
@@ -125,13 +126,13 @@ def consume(
             if last is not None and from_time is None and offset is None and not sys.stdout.isatty():
                 total = sum(end - start for start, end in ends.values())
                 records = _watched(records, min(total, max_records or total), topic)
-        with contextlib.suppress(KeyboardInterrupt):  # the way --follow ends
+        with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
-        sys.stdout.buffer.flush()  # before it counts as done
+        sys.stdout.buffer.flush()  # the command has not succeeded before this
 
 
 def _print(records: Iterator[Record | None], line: Line, max_records: int | None, out: IO[bytes]) -> None:
-    """None in between: nothing came for a moment, so what was written should be seen."""
+    """Prints records. A None among them means a pause: the lines so far are flushed."""
     printed = 0
     for record in records:
         if record is None:
@@ -145,7 +146,7 @@ def _print(records: Iterator[Record | None], line: Line, max_records: int | None
 
 
 def _watched(records: Iterator[Record | None], total: int, label: str) -> Iterator[Record | None]:
-    """A progress bar for whoever redirects the output and watches."""
+    """Shows a progress bar, for a person who has redirected the output."""
     with progress(total, label) as bar:
         unseen = 0
         for record in records:
@@ -159,7 +160,7 @@ def _watched(records: Iterator[Record | None], total: int, label: str) -> Iterat
 
 @contextlib.contextmanager
 def terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does: what was printed is committed, and the group is left."""
+    """Makes SIGTERM end as Ctrl-C does: the printed records are committed, and the consumer leaves its group."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -170,7 +171,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 def _of_partitions(
     consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, waiting: Waiting
 ) -> Iterator[Record | None]:
-    """With `ends`, what lies before them."""
+    """With `ends`, only the records before them."""
     left = {one for one, end in (ends or {}).items() if end > 0}
     while ends is None or left:
         batch = consumer.poll(timeout_s=POLL_S)
@@ -192,9 +193,9 @@ def _of_partitions(
 def _of_group(
     consumer: BlockingConsumer, waiting: Waiting, is_end: Callable[[], bool] | None
 ) -> Iterator[Record | None]:
-    """With `is_end`, to the end of what this member was given."""
+    """With `is_end`, stops at the end of this member's partitions."""
     while True:
-        batch = consumer.poll(max_records=1, timeout_s=POLL_S)  # what was not printed must not be committed
+        batch = consumer.poll(max_records=1, timeout_s=POLL_S)  # an unprinted record must not be committed
         if batch:
             waiting.heard()
             yield from batch
@@ -217,7 +218,7 @@ def _assign(
     elif offset is None:
         consumer.assign(*bounds, at="earliest" if from_start else "latest")
     else:
-        # Outside of the log means its nearest end.
+        # An offset outside the log means the nearest end of the log.
         consumer.assign(
             at={
                 one: min(max(offset if offset >= 0 else end + offset, start), end)
@@ -233,8 +234,8 @@ def _check_start(
         raise click.UsageError("give one of --from-beginning, --from-time, --offset")
     if group is not None and (partitions or from_time is not None or offset is not None):
         raise click.UsageError(
-            "with --group the coordinator gives partitions and the committed offset says where to start; "
-            "`penstock groups reset-offsets` moves it"
+            "with --group the coordinator assigns the partitions, and reading starts at the committed offset; "
+            "`penstock groups reset-offsets` moves that offset"
         )
 
 
@@ -242,7 +243,7 @@ def _line(form: Format, template: str | None, with_key: bool, with_headers: bool
     if template is not None and form in ("raw", "template"):
         return template_line(template)
     if (template is not None) or form == "template":
-        raise click.UsageError("--template goes with --format template")
+        raise click.UsageError("use --template together with --format template")
     if form == "json":
         return json_line
     separator = separator.replace("\\t", "\t")

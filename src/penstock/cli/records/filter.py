@@ -1,8 +1,8 @@
-"""`--filter`: which records are worth a line.
+"""`--filter`: which records are printed.
 
 FIELD=TEXT, FIELD!=TEXT, FIELD~REGEX, FIELD!~REGEX with the fields of templates (key, value, header.NAME, json.PATH,
-partition, ...); a filter without an operator is a regular expression on the value. Of a header that a record has
-more than once, one value must pass, and with ! none may.
+partition, ...). A filter without an operator is a regular expression on the value. If a record repeats a header, one of
+its values must match; with !, none may.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LIKE_A_FILTER = re.compile(r"([A-Za-z_][\w.-]*)(?:!=|!~|=|~)")
 
 
 def parse_filters(texts: Sequence[str]) -> Test:
-    """All must hold."""
+    """A test that a record passes if it matches all filters."""
     tests = [_parse(text) for text in texts]
     return lambda record: all(test(record) for test in tests)
 
@@ -33,8 +33,8 @@ def _parse(text: str) -> Test:
     unknown = None if found else _LIKE_A_FILTER.match(text)
     if unknown:
         raise ConfigError(
-            f"--filter {text!r}: there is no field {unknown[1]}: there are {', '.join(FIELDS)}, header.NAME, json.PATH "
-            f"(a regular expression on the value: value~{text})"
+            f"--filter {text!r}: unknown field {unknown[1]}, use {', '.join(FIELDS)}, header.NAME or json.PATH "
+            f"(for a regular expression on the value: value~{text})"
         )
     name, operator, wanted = found.groups() if found else ("value", "~", text)
     is_wanted = not operator.startswith("!")
@@ -43,5 +43,5 @@ def _parse(text: str) -> Test:
     try:
         pattern = re.compile(wanted)
     except re.error as error:
-        raise ConfigError(f"--filter {text!r} is no regular expression: {error}") from error
+        raise ConfigError(f"--filter {text!r} is not a regular expression: {error}") from error
     return lambda record: any(map(pattern.search, field_texts(record, name))) is is_wanted

@@ -1,7 +1,7 @@
-"""Records as lines of text: what `penstock consume` writes and `penstock produce` reads.
+"""Records as lines of text, as `penstock consume` writes them and `penstock produce` reads them.
 
-The JSON form is the same in both directions, so that one command's output is the other's input. Bytes that are not
-UTF-8 are {"base64": "..."} there.
+The JSON form is the same in both directions, so that the output of one command is input for the other. Bytes that are
+not UTF-8 are written as {"base64": "..."}.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def template_line(template: str) -> Line:
     for _, name in pieces:
         if name is not None and name not in FIELDS and not name.startswith(("header.", "json.")):
             raise ConfigError(
-                f"--template has no field {{{name}}}: there are {', '.join(FIELDS)}, header.NAME, json.PATH"
+                f"--template: unknown field {{{name}}}, use {', '.join(FIELDS)}, header.NAME or json.PATH"
             )
 
     def line(record: Record) -> bytes:
@@ -87,7 +87,7 @@ def template_line(template: str) -> Line:
 
 
 def field_texts(record: Record, name: str) -> list[str]:
-    """All of its values: a header may be there more than once."""
+    """All values of a field: a record may repeat a header."""
     if name.startswith("header."):
         wanted = name.removeprefix("header.")
         return [_text(value) for key, value in record.headers if key == wanted] or [""]
@@ -95,7 +95,7 @@ def field_texts(record: Record, name: str) -> list[str]:
 
 
 def field_text(record: Record, name: str) -> str:
-    """A field as text; what is not UTF-8 survives as surrogates."""
+    """A field as text. Bytes that are not UTF-8 become surrogates."""
     if name.startswith("header."):
         return _text(record.header(name.removeprefix("header.")))
     if name.startswith("json."):
@@ -121,7 +121,7 @@ def _headers_text(record: Record) -> str:
 
 
 def _json_field(value: bytes | None, path: str) -> str:
-    """Empty when the value is not JSON or has no such field."""
+    """The field as text; empty if the value is not JSON or has no such field."""
     try:
         found: Any = json.loads(value or b"null")
     except (ValueError, RecursionError):
@@ -153,25 +153,25 @@ def _json_bytes(value: bytes | None) -> object:
 
 
 def read_json(line: bytes) -> NewRecord:
-    """Raises ValueError with what is wrong."""
+    """Raises ValueError with the reason."""
     from penstock.sdk import NewRecord
 
     try:
         found = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at column {error.colno}") from error
+        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
     except RecursionError as error:
-        raise ValueError("no JSON that could be read: it is nested too deep") from error
+        raise ValueError("the JSON is nested too deeply") from error
     if not isinstance(found, dict) or "value" not in found:
-        raise ValueError('a JSON record is an object with "value", and may have key, headers, partition, timestamp')
+        raise ValueError('a JSON record is an object with "value"; key, headers, partition and timestamp are optional')
     headers = found.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers
     if not isinstance(pairs, list) or not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in pairs):
-        raise ValueError("headers are an object or a list of [name, value]")
+        raise ValueError("headers must be an object or a list of [name, value]")
     for name, most in (("partition", INT32_MAX), ("timestamp", INT64_MAX)):
         number = found.get(name)
         if number is not None and (not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= most):
-            raise ValueError(f"{name} is a number from 0 to {most}, not {json.dumps(number)}")
+            raise ValueError(f"{name} must be a number from 0 to {most}, not {json.dumps(number)}")
     return NewRecord(
         _bytes_of(found["value"]),
         _bytes_of(found.get("key")),
@@ -189,7 +189,7 @@ def read_hex(text: bytes) -> bytes:
 
 
 def _bytes_of(value: object) -> bytes | None:
-    """Text as it is, {"base64": ...} decoded, any other JSON as JSON."""
+    """A string as its UTF-8 bytes, {"base64": ...} decoded, any other value as JSON text."""
     if value is None:
         return None
     if isinstance(value, str):

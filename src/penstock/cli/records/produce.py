@@ -1,4 +1,4 @@
-"""`penstock produce`: records from lines of standard input or files."""
+"""`penstock produce`: send lines of standard input or files as records."""
 
 from __future__ import annotations
 
@@ -28,26 +28,28 @@ LINE_LIMIT = 64 * 1024 * 1024
 PROGRESS_STEP = 64 * 1024
 Format = Literal["raw", "json", "hex", "file"]
 Place: TypeAlias = tuple[str, int]
-"""A source and the number of a line; 0 for all of it."""
+"""A source and a line number; 0 means the whole source."""
 
 
 @click.command()
 @click.argument("files", nargs=-1, metavar="[FILE]...")
-@click.option("--topic", required=True, help="Where to.", shell_complete=complete_topics)
+@click.option("--topic", required=True, help="Topic to write to.", shell_complete=complete_topics)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["raw", "json", "hex", "file"]),
     default="raw",
     show_default=True,
-    help="raw: a line is a value. json: a line is an object as `consume --format json` writes it. "
-    "hex: a line is a value in hexadecimal. file: a whole file is one value.",
+    help="raw: each line is a value. json: each line is an object as `consume --format json` writes it. "
+    "hex: each line is a value in hexadecimal. file: each file is one value.",
 )
-@click.option("--key", help="The key of every record.")
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value in a line (\\t for a tab).")
-@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header of every record; repeatable.")
-@click.option("--partition", type=NUMBER, help="Only to this partition.")
-@click.option("--null-value", metavar="TEXT", help="A value that reads so is absent: a tombstone.")
+@click.option("--key", help="Give every record this key.")
+@click.option("--key-separator", metavar="TEXT", help="Text between key and value in a line (\\t for a tab).")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="Give every record this header; repeatable."
+)
+@click.option("--partition", type=NUMBER, help="Write to this partition only.")
+@click.option("--null-value", metavar="TEXT", help="Send a tombstone (null) for a value equal to TEXT.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
 @click.option(
     "--compression", type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]), default="none", show_default=True
@@ -70,11 +72,11 @@ def produce(
     partitioner: Literal["hash", "round-robin"],
     as_json: bool,
 ) -> None:
-    """Send records: one a line from FILEs or standard input."""
+    """Send the lines of FILEs or standard input as records."""
     from penstock.sdk import BlockingProducer
 
     if key_separator == "":
-        raise click.UsageError("--key-separator is empty: give what stands between key and value, for example :")
+        raise click.UsageError("--key-separator is empty: give the text between key and value, for example :")
     reader = LineReader(
         form,
         key.encode() if key is not None else None,
@@ -86,7 +88,7 @@ def produce(
     target.check()
     is_typed = not files and sys.stdin.isatty()
     if is_typed:
-        click.echo(f"One record for {topic} a line; Ctrl-D ends.", err=True)
+        click.echo(f"Each line is a record for {topic}; Ctrl-D ends.", err=True)
     count = Count(is_telling=is_typed)
     producer = BlockingProducer(
         target.servers,
@@ -105,10 +107,10 @@ def produce(
             for source in files or ("-",):
                 _send(producer, reader, source, topic, partition, count)
         except BadLine as error:
-            bad_line = error  # told when what was read before it has arrived
+            bad_line = error  # raised once the records before it are delivered
     if bad_line is not None:
         failed = f"; {count.failures()}" if count.failed else ""
-        raise ConfigError(f"{bad_line}; {_records(count.delivered)} before it went to {topic}{failed}") from bad_line
+        raise ConfigError(f"{bad_line}; {_records(count.delivered)} before it sent to {topic}{failed}") from bad_line
     if count.first is not None:
         from penstock.cli.reach.no_controller import no_controller
 
@@ -123,11 +125,11 @@ def produce(
 
 
 class BadLine(ConfigError):
-    """Where reading stopped."""
+    """A line that cannot be read: reading stops there."""
 
 
 class Count:
-    """How many arrived. `is_telling`: say of each what became of it, to a person who waits for that."""
+    """Counts delivered and failed records. `is_telling`: print the outcome of each, for a person who types them."""
 
     def __init__(self, *, is_telling: bool = False) -> None:
         self._is_telling = is_telling
@@ -138,7 +140,7 @@ class Count:
         self._place = ""
 
     def note(self, place: Place, result: Delivery | ClientError) -> None:
-        """In the producer's thread, and while it is flushed in ours."""
+        """Called in the producer's thread, and during a flush in ours."""
         if self._is_telling:
             click.echo(_outcome(result), err=True)
         with self._lock:
@@ -150,7 +152,7 @@ class Count:
                 self.delivered += 1
 
     def failures(self, reason: PenstockError | None = None) -> str:
-        """`reason`: where one is known that says more than the first failure."""
+        """`reason`: a cause that explains more than the first failure."""
         return (
             f"{self.failed} of {_records(self.failed + self.delivered)} not delivered, "
             f"the first from {self._place}: {reason or self.first}"
@@ -173,20 +175,20 @@ class LineReader:
         self._null_value = null_value
 
     def records(self, stream: IO[bytes], name: str) -> Iterator[tuple[NewRecord, int, Place]]:
-        """Records, how many bytes of the source each took, and where they stood."""
+        """The records, each with its size in the source and its place."""
         from penstock.sdk import NewRecord
 
         if self._form == "file":
             data = stream.read(LINE_LIMIT + 1)
             if len(data) > LINE_LIMIT:
-                raise BadLine(f"{name} is larger than {LINE_LIMIT} bytes, the most a record may have here")
+                raise BadLine(f"{name} is larger than {LINE_LIMIT} bytes, the limit for a record")
             yield NewRecord(data, self._key, self._headers), len(data), (name, 0)
             return
         number = 0
         while line := stream.readline(LINE_LIMIT + 1):
             number += 1
             if len(line) > LINE_LIMIT:
-                raise BadLine(f"{name}, line {number} is longer than {LINE_LIMIT} bytes")
+                raise BadLine(f"{name}, line {number}: longer than {LINE_LIMIT} bytes")
             if self._form == "json" and not line.strip():
                 continue
             try:
@@ -241,7 +243,7 @@ def _send(
                     timestamp_ms=record.timestamp_ms,
                 )
             except (DeliveryFailed, Refused) as error:
-                noted(error)  # known before it was sent
+                noted(error)  # refused before it was sent
             unseen += size
             if unseen >= PROGRESS_STEP:
                 bar.update(unseen)
@@ -252,17 +254,17 @@ def _send(
 def _outcome(result: Delivery | ClientError) -> str:
     if isinstance(result, PenstockError):
         return f"  not delivered: {result}"
-    # Without acknowledgements nobody says where it is.
+    # With acks=0 the broker does not return an offset.
     return "  sent" if result.offset is None else f"  partition {result.partition}, offset {result.offset}"
 
 
 def _check_files(files: tuple[str, ...]) -> None:
-    """Before anything is sent."""
+    """Refuses unreadable files before anything is sent."""
     if not files and sys.stdin is None:
-        raise ConfigError("standard input is closed: name files, or pipe records in")
+        raise ConfigError("standard input is closed: give files, or pipe records in")
     for path in files:
         if os.path.isdir(path):
-            raise ConfigError(f"{path} is a directory: name files")
+            raise ConfigError(f"{path} is a directory: give files")
         if path != "-" and not os.path.exists(path):
             raise ConfigError(f"{path}: there is no such file")
         if path != "-" and not os.access(path, os.R_OK):

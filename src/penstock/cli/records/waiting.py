@@ -1,4 +1,4 @@
-"""While nothing comes: how long `penstock consume` goes on, and what it says meanwhile."""
+"""How long `penstock consume` waits while no records arrive, and the messages it prints meanwhile."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 LOOK_S = 3.0
 SHORT_LOOK_S = 1.0
-SESSION_TIMEOUT_S = 45.0  # that of members which do not say otherwise
+SESSION_TIMEOUT_S = 45.0  # Kafka's default, for members that set none
 REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
 class Waiting(Protocol):
     def heard(self) -> None:
-        """A record came."""
+        """A record arrived."""
 
     def wait(self) -> None:
-        """None came for a moment."""
+        """No record arrived during one poll."""
 
 
 class Patience:
-    """Reading to an end must end, whatever becomes of the broker."""
+    """Ends a read that has an end, even if the broker stops answering."""
 
     def __init__(self, target: Target, topic: str) -> None:
         self._target = target
@@ -42,11 +42,11 @@ class Patience:
     def wait(self) -> None:
         if time.monotonic() - self._heard_at > self._target.timeout_s:
             self._target.check()
-            raise PenstockError(f"nothing came from {self._topic} for {self._target.timeout_s:g} s before its end")
+            raise PenstockError(f"no records from {self._topic} for {self._target.timeout_s:g} s before its end")
 
 
 class GroupPatience(Patience):
-    """A group that lost a member without a word gives nobody anything until that member's session is over."""
+    """Waits longer during a rebalance: a group assigns nothing until the session of a lost member times out."""
 
     def __init__(self, target: Target, topic: str, consumer: BlockingConsumer, group_id: str) -> None:
         super().__init__(target, topic)
@@ -69,7 +69,7 @@ class GroupPatience(Patience):
             return
         self._looked_at = now
         waited_s = now - self._heard_at
-        # Of the time that is left; members that are waited for may take longer than that.
+        # The time that is left. A rebalance that waits for a member may take longer.
         left_s = self._target.timeout_s - waited_s
         target = replace(self._target, timeout_s=max(left_s, SHORT_LOOK_S) if left_s > 0 else LOOK_S)
         with target.admin() as admin:
@@ -78,29 +78,29 @@ class GroupPatience(Patience):
             if waited_s > SESSION_TIMEOUT_S + self._target.timeout_s:
                 raise PenstockError(
                     f"group {self._group_id} has waited {waited_s:.0f} s for a member that does not answer: "
-                    f"`penstock groups explain --group {self._group_id}` tells more"
+                    f"`penstock groups explain --group {self._group_id}` shows more"
                 )
-            # Alone it waits for nobody: a group's first members are given a moment to come together.
+            # A sole member waits for no other: a new group waits a moment for its first members to join.
             if not self._has_told and len(group.members) > 1:
                 self._has_told = True
                 _tell(
-                    f"group {self._group_id} is waiting for a member that does not answer; it goes on when that "
-                    f"member's session is over ({SESSION_TIMEOUT_S:g} s unless it said otherwise)"
+                    f"group {self._group_id} is waiting for a member that does not answer; the rebalance goes on when "
+                    f"that member's session times out ({SESSION_TIMEOUT_S:g} s by default)"
                 )
         elif waited_s > self._target.timeout_s:
             raise PenstockError(
-                f"group {self._group_id} gave this member no partition of {self._topic}: "
-                f"its {len(group.members)} members have them (`penstock groups describe --group {self._group_id}`)"
+                f"group {self._group_id} assigned no partition of {self._topic} to this member: "
+                f"its {len(group.members)} members have them all (`penstock groups describe --group {self._group_id}`)"
             )
 
 
 class Watch:
-    """Tells those who follow when the broker or the topic is gone, and when it is back."""
+    """Reports with --follow that the broker or the topic is gone, and that it is back."""
 
     def __init__(
         self, target: Target, consumer: BlockingConsumer, topic: str, partitions: tuple[int, ...] | None = None
     ) -> None:
-        """`partitions`: those that are read without a group, none for all."""
+        """`partitions`: the partitions read without a group; empty for all, None with a group."""
         self._target = target
         self._consumer = consumer
         self._topic = topic
@@ -127,7 +127,7 @@ class Watch:
         else:
             self._now(gone="")
             if was_deleted and self._partitions is not None:
-                # Another topic of the same name: all of it is new. A group is told by its coordinator.
+                # A new topic of the same name: read all of it. In a group the coordinator reassigns.
                 wanted = [one for one in found if not self._partitions or one.partition in self._partitions]
                 self._consumer.assign(*wanted, at="earliest")
         self._looked_at = time.monotonic()

@@ -25,6 +25,7 @@ from penstock.replica.revival import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from penstock.runtime.collector import Collector
 from penstock.runtime.disk import OsDisk
 from penstock.runtime.loop import run
+from penstock.runtime.scheduling import ask_for_short_slices
 from penstock.runtime.surroundings import load_config
 from penstock.storage.probe import probe
 
@@ -180,6 +181,7 @@ def _raise_file_limit() -> None:
 
 async def _serve(config: BrokerConfig) -> None:
     """Serves until a signal. A node whose metadata disk failed stops, and starts again when the disk works."""
+    ask_for_short_slices()
     collector = Collector()
     collector.start()
     try:
@@ -205,7 +207,8 @@ def _is_of_the_disk(failure: Exception) -> bool:
 
 async def _wait_until_well(directory: str) -> bool:
     """Waits until the disk stores a small file. False: a signal came first."""
-    stopping, pause_s = _stop_signal(), FIRST_PAUSE_S
+    stopping, pause_s = asyncio.Event(), FIRST_PAUSE_S
+    _stop_on_signal(stopping)
     while True:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -223,16 +226,16 @@ async def _wait_until_well(directory: str) -> bool:
 async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception | None:
     """The reason why the node has left its cluster; None if a signal stopped it."""
     started = time.monotonic()
-    node = Node(config)
-    await node.start()
-    stopping = _stop_signal()
+    stopping = asyncio.Event()
     failures: list[Exception] = []
 
     def end(error: Exception) -> None:
         failures.append(error)
         stopping.set()
 
-    node.when_failed = end
+    node = Node(config, end)
+    await node.start()
+    _stop_on_signal(stopping)
     collector.settle()  # objects made at start-up live as long as the process
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "
@@ -255,12 +258,10 @@ async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception |
     return failures[0] if failures else None
 
 
-def _stop_signal() -> asyncio.Event:
+def _stop_on_signal(stopping: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
-    stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # nohup makes a process ignore SIGHUP: keep that. A shell makes the background processes of a script ignore
         # SIGINT, but a SIGINT sent to the broker is meant to stop it.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.set)
-    return stopping

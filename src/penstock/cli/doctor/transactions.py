@@ -1,0 +1,88 @@
+"""Findings of `penstock doctor` about transactions that hold the last stable offset of partitions for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.cli.doctor.command import Finding
+from penstock.cli.reach.connection import Target
+from penstock.cli.reach.wire_admin import transaction_admin
+from penstock.cli.transactions import old
+from penstock.cli.transactions.old import OpenTransaction, moment, since, span
+from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
+    from penstock.wire_client.requests.transactions import TransactionDescription
+
+LONG_MS = 300_000
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+NAMED = 3
+MOST = 10
+WAIT = "consumers with read_committed wait behind it"
+
+
+def old_transactions(target: Target) -> Iterator[Finding]:
+    """A finding for each transaction. None if all is well, or if the brokers do not serve these requests."""
+    try:
+        with transaction_admin(target) as admin:
+            hanging = [one for one in old.old_transactions(admin, LONG_MS) if one.is_hanging]
+            known = list(_long_open(admin))
+    except PenstockError as error:
+        if not isinstance(error, ApiError) or error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            yield Finding("warning", "transactions", f"they cannot be read: {error}")
+        return
+    by_producer: dict[int, list[OpenTransaction]] = {}
+    for one in hanging:
+        by_producer.setdefault(one.producer.producer_id, []).append(one)
+    findings = [*map(_hanging, by_producer.values()), *map(_open, known)]
+    yield from findings[:MOST]
+    if len(findings) > MOST:
+        yield Finding("warning", "transactions", f"{len(findings) - MOST} more are open for long")
+
+
+def _long_open(admin: TransactionAdmin) -> Iterator[TransactionDescription]:
+    from penstock.wire_client.requests.transactions import TransactionFilter
+
+    for listed in admin.transactional_ids(TransactionFilter(OPEN_STATES, longer_than_ms=LONG_MS)):
+        found = admin.describe(listed.transactional_id)
+        if found.state in OPEN_STATES and found.start_ms is not None:
+            yield found
+
+
+def _hanging(parts: Sequence[OpenTransaction]) -> Finding:
+    producer = parts[0].producer
+    topic, index = producer.partition
+    sentence = (
+        f"producer {producer.producer_id} has left a transaction open in "
+        f"{_named([one.producer.partition for one in parts])}, from offset {producer.start_offset}, with the last "
+        f"write at {moment(producer.last_write_ms)}. No coordinator will end it, and {WAIT}"
+    )
+    abort = f"`penstock transactions abort --topic {topic} --partition {index} --start-offset {producer.start_offset}`"
+    advice = f"{abort} aborts it." if len(parts) == 1 else f"{abort} aborts it there; do so in each of its partitions."
+    return Finding("problem", "transactions", sentence, advice)
+
+
+def _open(known: TransactionDescription) -> Finding:
+    began_ms = known.start_ms or 0
+    name = known.transactional_id
+    sentence = (
+        f"{name} (producer {known.producer_id}) is {known.state} in {_named(known.partitions)} for {since(began_ms)}, "
+        f"since {moment(began_ms)}: {WAIT}"
+    )
+    if known.state != "Ongoing":
+        return Finding(
+            "warning", "transactions", sentence, "It is decided. Its markers wait for the leaders: see their logs."
+        )
+    advice = (
+        f"Its producer must commit or abort it; its time-out is {span(known.timeout_ms)}. "
+        f"`penstock transactions abort --transactional-id {name}` aborts it and fences the producer."
+    )
+    return Finding("warning", "transactions", sentence, advice)
+
+
+def _named(partitions: Sequence[TopicPartition]) -> str:
+    shown = ", ".join(map(str, partitions[:NAMED]))
+    return shown + (f" and {len(partitions) - NAMED} more" if len(partitions) > NAMED else "")
