@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference docs pictures clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference structure docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,7 +87,7 @@ fuzz: install ## FRAMES mutated frames (default 2000000) with SEED (default 1)
 hostile: install ## Hostile peers beside a healthy producer: latencies, memory, log lines (ARGS='--only flood --scale 0.1 --rounds 1')
 	$(BIN)/python -m bench.hostile $(ARGS)
 
-fuzz-http: install ## A stock OpenAPI fuzzer against the HTTP door, EXAMPLES an operation (default 50) with SEED (default 1)
+fuzz-http: install ## A stock OpenAPI fuzzer against the REST proxy, EXAMPLES an operation (default 50) with SEED (default 1)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt schemathesis
 	$(BIN)/python tools/fuzz_http.py $(or $(EXAMPLES),50) $(or $(SEED),1)
 
@@ -101,6 +101,9 @@ reference: install ## Generate the settings and protocol pages and the file map 
 	$(BIN)/python tools/generate_reference.py
 	$(BIN)/python tools/generate_protocol_page.py
 	$(BIN)/python tools/generate_file_map.py
+
+structure: ## Packages, imports between them, what is long, classes with one subclass; of another checkout: CHECKOUT=path
+	@$(PYTHON) tools/measure_structure.py $(CHECKOUT)
 
 docs: install ## The documentation as a searchable site in build/site/, dead links refused
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

@@ -1,18 +1,18 @@
 """The benchmark behind `make bench`: Penstock and Apache Kafka side by side, in interleaved rounds.
 
-    wire.py        the few requests the load needs, as bytes
-    client.py      a blocking connection for what is not measured: create, delete, wait for leaders
+    wire.py        the requests of the load, as bytes
+    client.py      a blocking connection for unmeasured work: create, delete, wait for leaders
     driver.py      the producing load, closed loop and at a fixed rate, on one epoll loop
     reader.py      the fetching load
     stock.py       the one row with a stock client (confluent-kafka)
     brokers.py     start, watch and stop the two brokers
     kafka/         the Maven project that names Apache Kafka's jars
     machine.py     the machine: facts, warm pages, dirty-page limits
-    scenarios.py   the table of what is measured, with the targets
-    results.py     what was measured, as JSON
+    scenarios.py   the table of scenarios, with the targets
+    results.py     the results, as JSON
     runner.py      rounds: fresh topic, warm pages, load, meters, delete, sync
     partitions.py  4,000 partitions on one broker
-    selftest.py    how fast the driver is against a sink that does nothing
+    selftest.py    the speed of the driver against a sink that does nothing
     report.py      docs/benchmarks.md
 
 The driver knows only the protocol, never the broker: both sides get the same bytes.

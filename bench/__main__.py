@@ -2,9 +2,9 @@
 
 python -m bench              every scenario, Penstock and Apache Kafka in interleaved rounds
 python -m bench partitions   4,000 partitions on one broker
-python -m bench groups       a consumer group of 100 members forms, and settles when 10 leave
+python -m bench groups       the time for a group of 100 members to form, and to settle when 10 leave
 python -m bench driver       the driver against a sink that does nothing
-python -m bench render       docs/benchmarks.md from the results at hand
+python -m bench render       docs/benchmarks.md from the saved results
 python -m bench list         the scenarios
 """
 
@@ -79,7 +79,7 @@ def _driver_ceiling(share: float) -> str:
 
 @contextlib.contextmanager
 def _running(makers: dict[str, BrokerMaker], wanted: bool) -> Iterator[list[Side]]:
-    """The brokers that are up for the whole run; whatever happens, they are ended."""
+    """The brokers that are up for the whole run; they are ended in any case."""
     sides = [Side(key, make(key), make) for key, make in makers.items()]
     try:
         if wanted:

@@ -1,7 +1,7 @@
-"""Start, watch and stop the brokers under test.
+"""Starts, watches and stops the brokers under test.
 
-Both get the same Kafka-style properties file, apart from ports and directory. A broker leads a process group of
-its own; only groups started here are ever signalled. CPU and memory are those of the process and its descendants.
+Both get the same Kafka-style properties file, apart from ports and directory. A broker leads its own process group, and
+only groups that were started here are signalled. CPU and memory include the descendants of the process.
 
 Kafka's jars come from Maven Central through the machine's Maven, into `.bench/kafka/<version>/`.
 """
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".bench"
 POM = ROOT / "bench" / "kafka" / "pom.xml"
 
-# What Kafka's own start script uses.
+# As in Kafka's own start script.
 JVM_FLAGS = (
     "-Xmx1G -Xms1G -server -XX:+UseG1GC -XX:MaxGCPauseMillis=20 -XX:InitiatingHeapOccupancyPercent=35 "
     "-XX:+ExplicitGCInvokesConcurrent -Djava.awt.headless=true"
@@ -96,7 +96,7 @@ class Broker(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """What a fresh data directory needs before the first start. Not part of any measured time."""
+        """Prepares a fresh data directory before the first start. Not part of any measured time."""
 
     @property
     def pid(self) -> int:
@@ -110,7 +110,7 @@ class Broker(ABC):
         return self._process is not None
 
     def launch(self) -> None:
-        """Start the process; it is not ready yet."""
+        """Starts the process, without waiting until it is ready."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -142,7 +142,7 @@ class Broker(ABC):
             time.sleep(0.02)
 
     def stop(self) -> float:
-        """Ask it to stop; seconds until it was gone."""
+        """Stops the broker. Returns the seconds until the process ended."""
         process = self._process
         if process is None:
             return 0.0
@@ -165,7 +165,7 @@ class Broker(ABC):
             process.wait()
 
     def discard(self) -> None:
-        """End it whatever its state and remove its files, except the log."""
+        """Ends the process in any state and removes its files, except the log."""
         self.kill()
         shutil.rmtree(self.data, ignore_errors=True)
 
@@ -238,7 +238,7 @@ class Penstock(Broker):
         return [sys.executable, "-c", "from penstock.cli import main; main()", "start", str(self.properties)]
 
     def prepare(self) -> None:
-        """Nothing: it formats an empty directory by itself, inside the measured time."""
+        """Does nothing: Penstock formats an empty directory itself, inside the measured time."""
 
     def version(self) -> str:
         import penstock

@@ -1,6 +1,6 @@
-"""A blocking connection for everything around a measurement: create, delete, wait, one record.
+"""A blocking connection for the work around a measurement: create, delete, wait, one record.
 
-Not for load. Checks the correlation id and the error code of every answer.
+It is not for load. It checks the correlation id and the error code of every answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.model.errors import ErrorCode
 
 HOST = "127.0.0.1"
 
-# What a broker may say for a moment after it started or a topic was created.
+# Errors that a broker may return for a moment after its start or the creation of a topic.
 _NOT_YET = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -77,7 +77,7 @@ class Client:
         return wire.read_metadata(self.call(wire.metadata_request(names)))
 
     def wait_for_leaders(self, partitions_by_topic: Mapping[str, int], timeout_s: float = 60.0) -> None:
-        """Until every partition has a leader: a produce before that would count the broker's election as load."""
+        """Waits until every partition has a leader: an earlier produce would count the election as load."""
         deadline = time.monotonic() + timeout_s
         names = list(partitions_by_topic)
         while True:
@@ -95,7 +95,7 @@ class Client:
             time.sleep(0.01)
 
     def wait_for_fetch(self, topic: str, partitions: int, timeout_s: float = 60.0) -> None:
-        """Until every partition can be read: metadata may name a leader before its log is open."""
+        """Waits until every partition can be read: metadata may name a leader before its log is open."""
         deadline = time.monotonic() + timeout_s
         for partition in range(partitions):
             request = wire.fetch_request(topic, partition, max_bytes=1, max_wait_ms=0)
@@ -114,7 +114,7 @@ class Client:
             raise wire.BrokerError(f"produce to {topic}-{partition}", code)
 
     def produce_when_ready(self, topic: str, partition: int, batch: bytes, timeout_s: float = 60.0) -> None:
-        """As `produce_one`, again while the broker says that it is not ready for this partition."""
+        """Like `produce_one`, with retries while the broker is not ready for this partition."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -128,9 +128,9 @@ class Client:
 def first_acknowledged(
     port: int, topic: str, partition: int, timeout_s: float, *, create: bool, check_alive: Callable[[], None]
 ) -> None:
-    """Try, from now on, until one record is acknowledged; with `create`, make the topic first.
+    """Retries until one record is acknowledged. With `create`, it creates the topic first.
 
-    `check_alive` raises when waiting is in vain.
+    `check_alive` raises if the broker has died.
     """
     deadline = time.monotonic() + timeout_s
     batch = wire.random_batch(100, 1)

@@ -1,4 +1,4 @@
-"""What `python -m bench`, `bench.cluster` and `bench.spark` do around their measurements."""
+"""Shared by `python -m bench`, `bench.cluster` and `bench.spark`: options, progress lines and interruption."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def say(line: str) -> None:
 def add_options(parser: argparse.ArgumentParser, side: str, page: Path) -> None:
     parser.add_argument("--rounds", type=int, default=None, help=f"rounds by {side} and scenario (default 3)")
     parser.add_argument("--only", default="", metavar="NAME,...", help="scenarios whose name starts with one of these")
-    parser.add_argument("--quick", action="store_true", help="tiny loads, one round: shows that it works, no numbers")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny loads, one round: tests the benchmark, not for numbers"
+    )
     parser.add_argument("--docs", action="store_true", help=f"write {page.relative_to(ROOT)}")
 
 
@@ -37,7 +39,7 @@ def add_kafka_options(parser: argparse.ArgumentParser) -> None:
 
 
 def wanted_kafka_jars(options: argparse.Namespace) -> Path | None:
-    """None: Penstock is measured alone."""
+    """Kafka's jars. None means that Penstock is measured alone."""
     if options.penstock_only:
         return None
     try:
@@ -45,7 +47,7 @@ def wanted_kafka_jars(options: argparse.Namespace) -> Path | None:
     except KafkaUnavailable as error:
         if options.kafka_only:
             raise SystemExit(f"Apache Kafka cannot be measured: {error}") from None
-        say(f"Apache Kafka is not here ({error}): measuring Penstock alone, without ratios.")
+        say(f"Apache Kafka is not available ({error}): measuring Penstock alone, without ratios.")
         return None
 
 
@@ -62,7 +64,7 @@ def list_scenarios(scenarios: Sequence[Scenario]) -> None:
 def warn_if_busy() -> None:
     load = machine.load_average()
     if load > 0.7:
-        say(f"the machine is not quiet (load average {load:.1f}): figures will be worse than they are")
+        say(f"the machine is busy (load average {load:.1f}): figures will be too bad")
 
 
 def new_outcome(scenario: Scenario) -> Outcome:
@@ -71,7 +73,7 @@ def new_outcome(scenario: Scenario) -> Outcome:
 
 
 def each(scenarios: Sequence[Scenario], kept: Results, out: Path, begin_s: float) -> Iterator[tuple[Scenario, Outcome]]:
-    """One after the other, with an outcome to fill; it is saved before the next one begins."""
+    """Yields each scenario with an outcome to fill, which is saved before the next one."""
     for position, scenario in enumerate(scenarios, 1):
         say(f"[{position}/{len(scenarios)}, {time.monotonic() - begin_s:.0f} s] {scenario.name}")
         outcome = new_outcome(scenario)
@@ -81,7 +83,7 @@ def each(scenarios: Sequence[Scenario], kept: Results, out: Path, begin_s: float
 
 
 def end_on_terminate() -> None:
-    """SIGTERM ends the run as Ctrl-C does: whatever was started is ended too."""
+    """Makes SIGTERM end the run as Ctrl-C does: all started processes are ended, too."""
     signal.signal(signal.SIGTERM, _interrupt)
 
 
@@ -91,7 +93,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def measuring(failures: tuple[type[Exception], ...]) -> Iterator[None]:
-    """A failure or an interruption ends the process with a line; the files of the run go in any case."""
+    """A failure or an interruption ends the process with one line. The files of the run are removed in any case."""
     try:
         yield
     except failures as error:

@@ -1,10 +1,10 @@
-"""Rows a second of the decoder behind the Spark source, on one core, beside the decoder in plain Python.
+"""Rows per second of the Spark source's decoder on one core, beside the decoder in plain Python.
 
     python -m bench.decode [--seconds 1.0]
 
-A chunk of about 8 MB as a fetch answers it, decoded again and again to all eight columns (all but headers where records
-have none, as the source does by default): checksums, decompression, record by record checks, Arrow. The best of the
-runs, since this is about the code and not about the machine's other guests.
+A chunk of about 8 MB, as in a fetch answer, is decoded repeatedly to all eight columns (without headers if records have
+none, as the source does by default): checksums, decompression, checks of each record, Arrow. The result is the best
+run, to exclude the noise of other processes.
 """
 
 from __future__ import annotations

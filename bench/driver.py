@@ -1,13 +1,13 @@
-"""The producing load: prebuilt requests on one epoll loop in one thread, one connection a partition.
+"""The producing load: prebuilt requests on one epoll loop in one thread, with one connection per partition.
 
-One thread, because on a small machine a second one would fight the broker for a core and the first one
-for the interpreter's lock; almost all of its time is in send and recv. Every request carries its own
-correlation id, every answer is checked for it and for its error code: a run either is clean or raises.
+There is only one thread: on a small machine a second one would compete with the broker for a core and with the first
+one for the interpreter's lock. Almost all of its time is in send and recv. Every request has its own correlation id,
+and every answer is checked for it and for its error code: a run either is clean or raises.
 
-Knows the protocol and the clock, never the broker, its process or what the numbers are for.
+It knows the protocol and the clock, never the broker, its process or the use of the numbers.
 
-Latency is open loop: request i is due at start + i / rate whether or not earlier ones were answered, and its
-latency counts from that moment, so a stall shows in every request it delayed.
+Latency is open loop: request i is due at start + i / rate, whether or not earlier ones were answered, and its latency
+counts from that moment. So a stall shows in every request that it delayed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _CORRELATION = struct.Struct(">i")
 ANSWER_HEAD = struct.Struct(">ii")  # frame length, correlation id
 _ERROR = struct.Struct(">h")
 
-STALL_S = 60.0  # no answer for so long: the run failed
+STALL_S = 60.0  # without an answer for this time the run has failed
 IN_FLIGHT = 5  # requests by connection, the default of stock producers
 
 _PR_SET_TIMERSLACK = 29
 
 
 class LoadFailed(RuntimeError):
-    """The run is worthless: the broker hung up, stalled, answered the wrong request or returned the wrong data."""
+    """The run is invalid: the broker hung up, stalled, answered the wrong request or returned the wrong data."""
 
 
 @dataclass(frozen=True, slots=True)

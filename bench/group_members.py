@@ -1,7 +1,7 @@
-"""Some members of a consumer group in a process of their own: confluent-kafka with no setting but address and group.
+"""A process with some members of a consumer group: confluent-kafka with only address and group set.
 
-The members say what they hold whenever that changes, stamped with the machine's monotonic clock, which all processes
-share. They join when they are told to, and leave one by one when they are told to.
+The members report each change of their partitions with the time of the machine's monotonic clock, which all processes
+share. They join and leave on command.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Membership:
 
 
 class Held(NamedTuple):
-    """What a member holds from this moment on."""
+    """A member's partitions from this moment on."""
 
     at: float
     member: int
@@ -92,7 +92,7 @@ def _close(members: Sequence[_Member]) -> list[Thread]:
 
 
 def serve(pipe: Connection, membership: Membership, numbers: Sequence[int]) -> None:
-    """The process: until it is told to end."""
+    """Runs the process until the command to end."""
     members: list[_Member] = []
     closing: list[Thread] = []
     pipe.send(READY)

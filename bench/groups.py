@@ -1,8 +1,8 @@
-"""A consumer group forms, loses members and settles: how long that takes its members, by protocol.
+"""The time for a consumer group to form, and to settle after members leave, by protocol.
 
-The members are stock clients in a few processes (`group_members`). The clock starts when they are told to join, before
-they have a connection, and when some are told to leave. It stops with the last change of what a member holds: every
-partition has one holder, nobody holds two more than another, and that stays so for a while.
+The members are stock clients in a few processes (`group_members`). The clock starts with the command to join, before
+they have a connection, and with the command for some to leave. It stops with the last change of a member's partitions:
+every partition has one holder, no member holds two more than another, and this stays so for a while.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ RESTS_S = (3.5, 2.0, 4.5, 5.5)
 TIMEOUT_S = 120.0
 END_TIMEOUT_S = 30.0
 
-# As in the properties file that Apache Kafka comes with; without it the wait of 3 s is most of what is measured.
+# As in Apache Kafka's own properties file; otherwise the wait of 3 s is most of the result.
 BROKER_SETTINGS = "group.initial.rebalance.delay.ms=0\n"
 
 
 class _Group:
-    """What the members hold, as they said."""
+    """The partitions of all members, as reported."""
 
     def __init__(self, partition_count: int, pipes: Sequence[Connection]) -> None:
         self._partition_count = partition_count
@@ -52,7 +52,7 @@ class _Group:
         return now
 
     def settled_at(self, members: Sequence[int]) -> float:
-        """When the last of these members got what it holds now that all is well. Raises LoadFailed."""
+        """The time of the last change before the group was settled. Raises LoadFailed."""
         deadline = time.monotonic() + TIMEOUT_S
         changed_at = time.monotonic()
         while True:

@@ -1,6 +1,6 @@
-"""The machine under the benchmark: what it is, and how to bring it to the same state before every round.
+"""The machine of the benchmark: its facts, and bringing it to the same state before every round.
 
-Names nothing that identifies the host: no host name, no user, no path.
+The facts do not identify the host: no host name, no user, no path.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def facts(directory: Path) -> dict[str, str]:
-    """What a reader needs to place the numbers."""
+    """The facts that readers need to judge the numbers."""
     memory_gb = _meminfo_bytes("MemTotal") / 2**30
     return {
         "cpu": _cpu_model(),
@@ -53,7 +53,7 @@ def _meminfo_bytes(key: str) -> int:
 
 
 def unthrottled_bytes() -> int:
-    """How much may be written at once without the kernel starting write-back in the middle of a run."""
+    """The amount that can be written before the kernel starts write-back, in the middle of a run."""
     vm = Path("/proc/sys/vm")
     background = int((vm / "dirty_background_bytes").read_text())
     if not background:
@@ -62,17 +62,17 @@ def unthrottled_bytes() -> int:
 
 
 def warm_pages(size_bytes: int) -> None:
-    """Touch and free as much memory as a run will write.
+    """Touches and frees as much memory as a run will write.
 
-    On a virtual machine the first touch of a page costs several times the copy into it; whoever runs
-    first would pay for everybody.
+    On a virtual machine the first touch of a page costs several times the copy into it, and only the first run would
+    pay for it.
     """
     size_bytes = min(max(size_bytes, mmap.PAGESIZE), _meminfo_bytes("MemAvailable") // 2)
     mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def settle() -> None:
-    """Everything written so far is on the disk, so that no run pays for the one before."""
+    """Flushes everything to disk, so that no run pays for the previous one."""
     os.sync()
 
 

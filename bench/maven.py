@@ -1,4 +1,4 @@
-"""Jars by Maven, once: a pom names them, and they are copied into the benchmark's own directory."""
+"""Fetches the jars of a pom with Maven, once, into the benchmark's own directory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class JarsUnavailable(RuntimeError):
-    """There is no Maven here, or it could not fetch them."""
+    """Maven is missing or could not fetch the jars."""
 
 
 def fetch_jars(pom: Path, directory: Path, what: str) -> Path:

@@ -1,10 +1,10 @@
-"""Micro-benchmark of compaction on the real disk: records a second over both passes, syncs included.
+"""Micro-benchmark of compaction on the real disk: records per second over both passes, syncs included.
 
     PYTHONPATH=src python bench/micro_cleaner.py [--records 1000000] [--keys 1000] [--value-bytes 20]
                                                  [--batch 500] [--codec none] [--directory DIR]
 
-Every record is looked at twice: once to learn the last offset of its key, once to decide whether it stays. Memory is
-the peak of this process over what it held before.
+Every record is read twice: once to find the last offset of its key, once to decide whether it stays. Memory is the
+increase of this process to its peak.
 """
 
 from __future__ import annotations
@@ -60,9 +60,6 @@ def main() -> None:
             disk,
             f"{directory}/accounts-0",
             LogConfig(segment_bytes=64 << 20, compact=True, delete=False),
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=False,
             now_ms=NOW_MS,
         )
         codec = CODEC_BY_NAME[options.codec]

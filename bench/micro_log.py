@@ -21,6 +21,7 @@ from penstock.ports.disk import Buffer
 from penstock.records.batch import BatchHeader, validate_produced
 from penstock.records.builder import Record, build_batch
 from penstock.runtime.disk import OsDisk, OsFile
+from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 
@@ -43,9 +44,7 @@ def open_log(directory: str, *, clean: bool = False, recovery_point: int = 0, di
         disk or OsDisk(),
         directory,
         LogConfig(),
-        recovery_point=recovery_point,
-        log_start_offset=0,
-        clean_shutdown=clean,
+        LastRun(recovery_point=recovery_point, was_clean=clean),
         now_ms=NOW_MS,
         topic_id=b"\7" * 16,
     )

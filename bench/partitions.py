@@ -1,9 +1,9 @@
-"""Many partitions on one broker: create, write to each, stop, start again cleanly and after kill -9.
+"""Many partitions on one broker: create them, write to each, stop, restart cleanly and after kill -9.
 
-One broker at a time, each on a fresh directory with its default settings. Creating ends with the answer to the last
-CreateTopics request (one a topic); what a broker still does then to open its logs is part of the time to write, one
-request after the other, one record a partition. "To the first acknowledged record" is
-counted from the start of the process to the acknowledgement on the last partition of the last topic.
+One broker runs at a time, on a fresh directory with its default settings. Creating ends with the answer to the last
+CreateTopics request (one per topic). A broker's later work to open its logs is part of the time to write, which is one
+request at a time with one record per partition. "To the first acknowledged record" counts from the start of the process
+to the acknowledgement on the last partition of the last topic.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _restart(broker: Broker, topic: str, partition: int) -> float:
 
 
 def measure(broker: Broker, load: ManyPartitions) -> Metrics:
-    """One life of one broker. Ends with its process and its data gone."""
+    """Measures one broker from creation to removal of its data."""
     names = [f"many-{number}" for number in range(load.topics)]
     last = names[-1], load.partitions - 1
     metrics: Metrics = {}

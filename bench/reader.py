@@ -1,7 +1,7 @@
 """The fetching load: every partition from start to high watermark, one connection and one request each at a time.
 
-Proof that data came, not just bytes: every batch must start at the offset that is due, the checksums of the first
-answer of each partition are verified, and the count of records must be the one that was acknowledged.
+It verifies the data: every batch must start at the expected offset, the checksums of the first answer of each partition
+are checked, and the number of records must be the number that was acknowledged.
 
 Like `driver`, one thread and one epoll loop, and no knowledge of the broker.
 """

@@ -1,7 +1,7 @@
-"""docs/benchmarks.md, rendered from the results at hand, and the same tables in short on the terminal.
+"""Renders docs/benchmarks.md from the saved results, and short tables for the terminal.
 
-Sections are independent: each comes from its own results file, so measuring one never loses another. Prose that
-explains a number belongs in bench/notes.md, which is put on the page as it stands.
+Sections are independent: each comes from its own results file, so measuring one never loses another. Explanations of
+numbers belong in bench/notes.md, which is copied to the page.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _goal(target: Target) -> str:
 
 
 def verdict(target: Target, outcome: Outcome) -> str:
-    """hit, missed, or '-' when there is nothing to judge by."""
+    """hit, missed, or '-' if it cannot be judged."""
     alone = target.compare is Compare.VALUE_AT_MOST
     summary = summarize(outcome.values(PENSTOCK, target.metric) if alone else outcome.ratios(target.metric))
     if summary is None:
@@ -147,7 +147,7 @@ def environment(results: Results) -> str:
 
 
 def targets_line(scenarios: Sequence[Scenario], results: Results) -> str:
-    """How many targets are hit, and which are missed."""
+    """The number of targets that are hit, and the names of missed ones."""
     judged = [
         (scenario, target, verdict(target, results.outcomes[scenario.name]))
         for scenario in scenarios
@@ -163,7 +163,7 @@ def targets_line(scenarios: Sequence[Scenario], results: Results) -> str:
 
 
 def render() -> str:
-    """The page, from whatever results files are there."""
+    """The page, from all existing results files."""
     parts = [_HEAD]
     bench, many = load(BENCH_FILE), load(PARTITIONS_FILE)
     if bench is not None:

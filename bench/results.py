@@ -1,6 +1,6 @@
-"""What a run measured: metrics by scenario, broker and round, kept as JSON.
+"""The results of a run: metrics by scenario, broker and round, saved as JSON.
 
-A later run replaces the scenarios it measured and keeps the others; every scenario carries its own date and revision.
+A later run replaces its own scenarios and keeps the others; every scenario has its own date and revision.
 """
 
 from __future__ import annotations

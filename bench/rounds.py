@@ -1,4 +1,4 @@
-"""The rounds of one scenario: each is kept and said in a line, also those that fail."""
+"""The rounds of one scenario: each is saved and printed as one line, also a failed one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Rounds:
     progress: Callable[[str], None]
 
     def run(self, number: int, key: str, label: str, measure: Callable[[], Metrics]) -> bool:
-        """Whether it went well. A failed run is an empty round and a line among the outcome's failures."""
+        """Returns whether the run succeeded. A failed run is an empty round and a line in the outcome's failures."""
         metrics: Metrics = {}
         try:
             metrics = measure()

@@ -1,8 +1,8 @@
 """Rounds: a fresh topic, warm pages, the load between two readings of the meters, the topic deleted, sync.
 
-Both brokers are up all the time; the one that is not measured is idle, which costs next to nothing, while
-stopping it would cost the other's warm caches. Rounds alternate between the brokers so that whatever the machine
-does meanwhile meets both.
+Both brokers are up all the time. The other one is idle during a measurement, which costs next to nothing, while
+stopping it would cost warm caches. Rounds alternate between the brokers, so that disturbances of the machine affect
+both.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _metered(broker: Broker) -> Iterator[Meter]:
 
 @contextmanager
 def _topic(broker: Broker, hint: str, partitions: int, flush: Flush) -> Iterator[str]:
-    """A topic that exists for one run and whose files are gone, and everything else on disk, when it ends."""
+    """A topic for one run. At the end its files are deleted and everything is flushed to disk."""
     name = f"{hint}-{time.monotonic_ns()}"
     with Client(broker.port) as client:
         client.create_topic(name, partitions, flush.configs)
@@ -207,7 +207,7 @@ def run_once(side: Side, scenario: Scenario) -> Metrics:
 
 
 def warm_up(broker: Broker, share: float) -> None:
-    """About 1.5 GB through every path, so that a just-in-time compiler has done its work. Not measured."""
+    """Sends about 1.5 GB through every path, to warm up a just-in-time compiler. Not measured."""
     for load, flush in (
         (Produce(1024, 128 * 1024, 10, int(600 * share), 20.0), Flush.OFF),
         (Produce(1024, 16 * 1024, 1, int(400 * share), 20.0), Flush.OFF),
@@ -226,7 +226,7 @@ _FIRST_OF_ITS_KIND: Mapping[type[Load], Load] = {Start: Start(idle_seconds=0.0),
 def run_rounds(
     sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
 ) -> None:
-    """Fill `outcome`. After a failed run a dead broker is started anew."""
+    """Fills `outcome`. After a failed run a dead broker is restarted."""
     warm_up_run = _FIRST_OF_ITS_KIND.get(type(scenario.load))
     if warm_up_run is not None:
         for side in sides:

@@ -1,8 +1,8 @@
-"""What is measured, as a table: loads, flush settings, the metrics shown and the targets they are held to.
+"""The scenarios as a table: loads, flush settings, metrics and targets.
 
-Only data. How a load runs is in `runner`, how a result reads is in `report`.
+Only data. `runner` runs the loads, `report` shows the results.
 
-Names say what a run does: produce-1k-128k-1p-flush is 1 KB records in 128 KB batches to one partition, every
+Names describe a run: produce-1k-128k-1p-flush is 1 KB records in 128 KB batches to one partition, every
 write flushed before its acknowledgement on both brokers. Flush is a topic setting, so one broker process serves all
 of them: `flush` and `noflush` set it on both sides, `default` leaves each broker its own (Penstock flushes, Apache
 Kafka does not).

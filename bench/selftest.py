@@ -1,7 +1,7 @@
-"""How fast the driver is when the other end does nothing: the ceiling of everything it can measure.
+"""The speed of the driver against a sink that does nothing: the upper limit of what it can measure.
 
-The sink is a process of its own that reads requests of a known size into one buffer and answers each with the
-same few bytes. If a broker comes near this figure, the driver is what was measured.
+The sink is a separate process that reads requests of a known size into one buffer and answers each with the same few
+bytes. If a broker comes near this figure, the driver was the bottleneck.
 """
 
 from __future__ import annotations

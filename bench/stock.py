@@ -1,6 +1,6 @@
-"""The row with a stock client: confluent-kafka, no setting but the address (and the group id it insists on).
+"""The row with a stock client: confluent-kafka with only the address set (and the required group id).
 
-The client itself is most of the cost here; the row shows what a user of that client sees.
+Most of the cost is in the client; the row shows the view of that client's users.
 """
 
 from __future__ import annotations

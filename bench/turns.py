@@ -1,12 +1,12 @@
-"""How long the event loop is held, phase by phase: `python -m bench.turns` (`make bench-turns`).
+"""The time for which the event loop is held, by phase: `python -m bench.turns` (`make bench-turns`).
 
     catch-up   a consumer reads records that are not in the page cache
     by time    ListOffsets by time over many partitions after a restart, with cold files
     restart    a broker with many partitions starts; turns count from the start of its process
     cut        a follower's log of one large segment is cut in the middle
 
-The broker is a process of its own; its turns are those of `/metrics` (`penstock_loop_turn_seconds`). The cut runs on a
-loop of this process, on real files, as a follower does it. Files leave the page cache by posix_fadvise.
+The broker is a separate process; its turns come from `/metrics` (`penstock_loop_turn_seconds`). The cut runs on a loop
+of this process, on real files, as in a follower. posix_fadvise removes files from the page cache.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.model.new_topic import NewTopic
 from penstock.node.local_nodes import free_ports
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
@@ -70,7 +71,7 @@ class Turns(NamedTuple):
 
 
 class Node:
-    """A lone broker with an HTTP door. It may be stopped and started again."""
+    """A single broker with its REST proxy on. It may be stopped and started again."""
 
     def __init__(self, directory: Path) -> None:
         self.port, self._http_port = free_ports([HOST, HOST])
@@ -229,7 +230,7 @@ async def measured(
 async def catch_up(node: Node, gigabytes: float) -> Result:
     batch = build_batch([Record(None, os.urandom(BATCH_BYTES), (), 1)])
     cluster = AsyncCluster([(HOST, node.port)])
-    await create_topic(cluster, "cold", COLD_PARTITIONS)
+    await create_topic(cluster, NewTopic("cold", COLD_PARTITIONS))
     times = max(1, round(gigabytes * (1 << 30) / len(batch) / COLD_PARTITIONS))
     await fill(cluster, "cold", range(COLD_PARTITIONS), batch, times)
     cluster.close()
@@ -245,7 +246,7 @@ async def catch_up(node: Node, gigabytes: float) -> Result:
 
 async def by_time(node: Node, partitions: int) -> Result:
     cluster = AsyncCluster([(HOST, node.port)])
-    await create_topic(cluster, "times", partitions)
+    await create_topic(cluster, NewTopic("times", partitions))
     for timestamp in (1000, 2000, 3000):
         batch = build_batch([Record(None, b"v" * 100, (), timestamp + index) for index in range(300)])
         await fill(cluster, "times", range(partitions), batch, 1)
@@ -267,7 +268,7 @@ async def restart(node: Node, partitions: int) -> Result:
     batch = build_batch([Record(None, b"v" * 100, (), 1)])
     for number, first in enumerate(range(0, partitions, 1000)):
         count = min(1000, partitions - first)
-        await create_topic(cluster, f"many-{number}", count)
+        await create_topic(cluster, NewTopic(f"many-{number}", count))
         await fill(cluster, f"many-{number}", range(count), batch, 1)
     cluster.close()
     node.stop()
@@ -299,9 +300,6 @@ def cut(directory: Path, gigabytes: float) -> Result:
                 disk,
                 str(directory / "cut-0"),
                 config,
-                recovery_point=0,
-                log_start_offset=0,
-                clean_shutdown=False,
                 now_ms=0,
             )
             while log.size_bytes < size:

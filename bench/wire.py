@@ -1,8 +1,8 @@
-"""The few requests the load needs, built once as bytes, and the few fields of the answers it reads.
+"""The requests of the load, built once as bytes, and the fields of the answers that it reads.
 
-Knows Kafka's protocol, never which broker answers. Versions are ones that Apache Kafka 4.x accepts:
-Produce 9, Fetch 12, Metadata 4, CreateTopics 4, DeleteTopics 3. Every request is a whole frame whose
-correlation id and (for Fetch) offset can be patched in place, so sending costs no encoding.
+It knows Kafka's protocol, but not the broker. Apache Kafka 4.x accepts the versions: Produce 9, Fetch 12, Metadata 4,
+CreateTopics 4, DeleteTopics 3. Every request is a whole frame whose correlation id and (for Fetch) offset can be
+patched in place, so that sending needs no encoding.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`make demo`: the whole story end to end, in about two minutes. Ends by itself and cleans up.
+"""`make demo`: an end-to-end demonstration in about two minutes, which cleans up after itself.
 
-Three brokers; clicks at a steady rate from a Python client; a pipeline project on Spark that takes them out of a topic,
-sends the bad ones to a dead-letter topic, keeps a table and a view in Parquet and writes results back to a topic. Half
-way a broker that leads clicks is killed with SIGKILL: another one leads, and clicks and pipeline go on. It comes back
-later and catches up. At the end the table is compared with what was sent, row by row. Whatever does not add up is an
-error and exit code 1.
+It has three brokers, a Python client that sends clicks at a steady rate, and a pipeline project on Spark. The pipeline
+reads the clicks from a topic, sends bad ones to a dead-letter topic, keeps a table and a view in Parquet, and writes
+results to another topic. Half way a broker that leads partitions of clicks is killed with SIGKILL: other brokers take
+over, and clicks and pipeline go on. It comes back later and catches up. At the end the table is compared with the sent
+clicks, row by row. Any difference is an error with exit code 1.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from demo.clickstream import Clickstream
 from demo.project import Project, is_idle, is_reading, lag_of
 from demo.results import check_dead_letters, check_results, check_table, show_view
 from demo.telling import Failed, say, show
-from penstock.spark.java import JavaNotFound, find_java
+from penstock.spark.session.java import JavaNotFound, find_java
 
 CLICKS, CLEAN, DEAD = "clicks", "clicks-clean", "clicks-dead-letters"
 PARTITIONS = 3
 RATE = int(os.environ.get("PENSTOCK_DEMO_RATE", "2000"))
 SECONDS = float(os.environ.get("PENSTOCK_DEMO_SECONDS", "60"))
-"""Of clicks at least; on a slow machine Spark may need more before the story can go on."""
+"""The shortest time of clicks; on a slow machine Spark may need longer."""
 KILLED_AT, BACK_AFTER = 0.5, 0.2  # of that time
 PATIENCE_S = 300.0
 LOOK_EVERY_S = 3.0
@@ -50,7 +50,7 @@ def start_brokers(cluster: Cluster) -> None:
         cluster.admin.create_topic(topic, PARTITIONS, COUNT)
     cluster.wait_for(CLICKS, lambda topic: not any(one.is_under_replicated for one in topic.partitions), "no replicas")
     say(f"topics {CLICKS} -> {CLEAN}, {DEAD}: {PARTITIONS} partitions, each on all {COUNT} brokers.")
-    show("min.insync.replicas=2: acknowledged means on the disks of two brokers at least")
+    show("min.insync.replicas=2: acknowledged means on the disks of at least two brokers")
     describe(cluster)
 
 
@@ -68,7 +68,7 @@ def run(cluster: Cluster, *arguments: str) -> str:
 
 
 def kill_leader(cluster: Cluster, stream: Clickstream) -> Broker:
-    """Of the first partition of clicks, and of whatever else it leads. Returns when the producer is over it."""
+    """Kills the leader of the first partition of clicks. Returns when the producer has recovered."""
     before = cluster.admin.topic(CLICKS).partitions
     leader = before[0].leader
     if leader is None:
@@ -84,7 +84,7 @@ def kill_leader(cluster: Cluster, stream: Clickstream) -> Broker:
     topic, took_s = cluster.wait_for(
         CLICKS,
         lambda topic: all(topic.partitions[one].leader not in (None, leader) for one in led),
-        f"nobody took over {what}",
+        f"no broker took over {what}",
     )
     successors = ", ".join(f"broker {topic.partitions[one].leader} leads {CLICKS}-{one}" for one in led)
     say(f"{successors} now, {took_s:.1f} s after the kill")
@@ -113,12 +113,12 @@ def bring_back(cluster: Cluster, broker: Broker) -> None:
         lambda topic: all(broker.number in partition.isr for partition in topic.partitions),
         f"broker {broker.number} did not catch up",
     )
-    say(f"it has fetched what it missed: in sync again {took_s:.1f} s after it was ready")
+    say(f"it has caught up: in sync again {took_s:.1f} s after it was ready")
     describe(cluster)
 
 
 class Watch:
-    """Looks every few seconds at clicks and pipeline, and tells how far they are."""
+    """Checks clicks and pipeline every few seconds, and prints their progress."""
 
     def __init__(self, cluster: Cluster, project: Project, stream: Clickstream) -> None:
         self._cluster, self._project, self._stream = cluster, project, stream
@@ -127,10 +127,10 @@ class Watch:
         self._told: tuple[str, int | None] | None = None
         self._told_at = 0.0
         self.away: Broker | None = None
-        """Killed, and not back yet."""
+        """A broker was killed and is not back yet."""
 
     def look(self) -> dict[str, Any]:
-        """The pipeline's status, once nothing has failed."""
+        """The pipeline's status. Raises if anything has failed."""
         time.sleep(LOOK_EVERY_S)
         self._project.check_alive()
         for broker in self._cluster.brokers.values():
@@ -143,7 +143,7 @@ class Watch:
         return status
 
     def _tell(self, lag: int | None, is_reading: bool) -> None:
-        """Nothing that was told a moment ago."""
+        """Prints the progress, but not the same line twice."""
         state = f"{self._stream.total:,} clicks acknowledged" if self._stream.is_alive() else "clicks ended"
         now = time.monotonic()
         if (state, lag) == self._told and now < self._told_at + SILENCE_S:
@@ -151,7 +151,7 @@ class Watch:
         if self._told is None or self._told[1] != lag:
             self._deadline = now + PATIENCE_S
         elif now > self._deadline:
-            raise Failed(f"the pipeline has not gone on for {PATIENCE_S:.0f} s")
+            raise Failed(f"the pipeline has made no progress for {PATIENCE_S:.0f} s")
         self._told, self._told_at = (state, lag), now
         if lag is None:
             say(f"{state:<32} {'Spark reads its first batch' if is_reading else 'Spark is starting'}")
@@ -168,14 +168,14 @@ class Watch:
             pass
 
     def until_caught_up(self) -> None:
-        """Twice in a row: it may have been between two runs."""
+        """Checks twice in a row, because the pipeline may have been between two runs."""
         idle_looks = 0
         while idle_looks < 2:
             idle_looks = idle_looks + 1 if is_idle(self.look()) else 0
 
 
 def play(cluster: Cluster, project: Project, stream: Clickstream) -> None:
-    """Clicks all the while. A leader is killed half way, while the pipeline reads, and comes back later."""
+    """Sends clicks all the time. Half way, while the pipeline reads, a leader is killed; it comes back later."""
     begin = time.monotonic()
     watch = Watch(cluster, project, stream)
     watch.until_reading()
@@ -197,7 +197,7 @@ def tell(cluster: Cluster, project: Project) -> None:
     project.serve()
     stream = Clickstream(cluster.addresses, CLICKS, RATE)
     stream.start()
-    say(f"clicks: {RATE:,} a second from here on, with the Python client; about 1 % of them are broken")
+    say(f"clicks: {RATE:,} per second from now on, with the Python client; about 1 % of them are bad")
     play(cluster, project, stream)
     say(f"{stream.total:,} clicks acknowledged, {stream.count(good=True):,} of them good; the pipeline has read all")
     project.stop()
@@ -205,11 +205,11 @@ def tell(cluster: Cluster, project: Project) -> None:
     check_table(warehouse, stream)
     check_results(cluster.addresses, CLEAN, stream)
     check_dead_letters(cluster.addresses, DEAD, stream)
-    say("penstock lag, as any Kafka tool sees it:")
+    say("penstock lag (any Kafka tool shows the same):")
     show(run(cluster, "lag"))
     show_view(warehouse, stream)
     cluster.stop()
-    say("done: nothing lost, nothing twice in the table. Everything this made is removed; yours would be kept.")
+    say("done: nothing is lost or duplicated in the table. All files of the demo are removed.")
 
 
 def _end_on_terminate(number: int, frame: FrameType | None) -> None:

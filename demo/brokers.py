@@ -1,7 +1,6 @@
-"""Three brokers of one cluster, each a process with a properties file: started, killed with -9, started again.
+"""Three brokers of one cluster, each a process with a properties file. They can be killed with SIGKILL and restarted.
 
-Ports are the system's choice, so the demo runs beside anything. What is asked about the cluster is asked with the
-Python client.
+The system chooses free ports, so that the demo runs beside anything. The Python client asks about the cluster.
 """
 
 from __future__ import annotations
@@ -54,26 +53,26 @@ class Broker:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """`wait_ready` waits for it."""
+        """Starts the process; `wait_ready` waits for it."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [*PENSTOCK, "start", str(self.file), "--log-level", "warning"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # ctrl-C is the demo's to deal with
+                start_new_session=True,  # the demo handles Ctrl-C
             )
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while re.search(r" ready on \S+", said := self._log.read_text()) is None:
             if not self.is_running or time.monotonic() > deadline:
-                raise Failed(f"broker {self.number} did not start; it said: {said.strip() or 'nothing'}")
+                raise Failed(f"broker {self.number} did not start; its log: {said.strip() or 'nothing'}")
             time.sleep(LOOK_EVERY_S)
 
     def check_alive(self) -> None:
         if not self.is_running:
-            raise Failed(f"broker {self.number} has ended; it said: {self._log.read_text()[-2000:].strip()}")
+            raise Failed(f"broker {self.number} has ended; its log: {self._log.read_text()[-2000:].strip()}")
 
     def kill(self) -> None:
         assert self._process is not None
@@ -118,7 +117,7 @@ class Cluster:
         _until(lambda: len(self.admin.cluster().brokers) == COUNT, "the brokers did not find each other")
 
     def wait_for(self, topic: str, holds: Callable[[TopicInfo], bool], complaint: str) -> tuple[TopicInfo, float]:
-        """What is so then, and the seconds it took."""
+        """Waits for a condition. Returns the topic and the seconds that it took."""
         begin = time.monotonic()
         found: list[TopicInfo] = []
 
@@ -142,7 +141,7 @@ class Cluster:
 
 
 def _free_ports() -> list[int]:
-    """All held at once, so that they differ."""
+    """Free ports, all bound at the same time so that they differ."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(COUNT)]
     ports = [int(sock.getsockname()[1]) for sock in sockets]
     for sock in sockets:
@@ -151,7 +150,7 @@ def _free_ports() -> list[int]:
 
 
 def _until(holds: Callable[[], bool], complaint: str) -> None:
-    """Errors of a cluster that has just lost a broker count as "not yet"."""
+    """Waits for a condition. Errors of a cluster that has just lost a broker count as "not yet"."""
     deadline = time.monotonic() + START_TIMEOUT_S
     said = ""
     while True:

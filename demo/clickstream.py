@@ -21,7 +21,7 @@ NEXT = {"/": 6, "/shoes": 5, "/shirts": 4, "/cart": 3, "/checkout": 1, "/account
 BAD_SHARE = 0.01
 FIRST = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TICK_S = 0.02
-SILENT = {"log_level": 0}  # librdkafka's: a broker that is killed on purpose is no news
+SILENT = {"log_level": 0}  # for librdkafka: a broker is killed on purpose
 
 
 class Click(NamedTuple):
@@ -32,7 +32,7 @@ class Click(NamedTuple):
 
 
 def clicks(seed: int) -> Iterator[tuple[Click, bytes, bool]]:
-    """(click, its value, whether that is good), without end."""
+    """Yields (click, value, whether it is good) without end."""
     random, at = Random(seed), FIRST
     pages, weights = list(NEXT), list(NEXT.values())
     while True:
@@ -50,13 +50,13 @@ def clicks(seed: int) -> Iterator[tuple[Click, bytes, bool]]:
 
 class Acknowledged(NamedTuple):
     number: int
-    """In the order of sending."""
+    """Clicks in the order of sending."""
     click: Click
     is_good: bool
 
 
 class Clickstream(threading.Thread):
-    """Sends `rate` clicks a second until it is told to stop, with Penstock's Python client and its default settings."""
+    """Sends `rate` clicks per second until it is stopped, with Penstock's Python client and its default settings."""
 
     def __init__(self, bootstrap: str, topic: str, rate: int, seed: int = 7) -> None:
         super().__init__(name="clickstream", daemon=True)
@@ -65,7 +65,7 @@ class Clickstream(threading.Thread):
         self._rate = rate
         self._clicks = clicks(seed)
         self.acknowledged: dict[int, list[Acknowledged]] = {}
-        """By partition, as the acknowledgements came."""
+        """The times of acknowledgements, by partition."""
         self.error: str | None = None
         self._stopping = threading.Event()
         self._last_answer: dict[int, float] = {}
@@ -79,7 +79,7 @@ class Clickstream(threading.Thread):
         return sum(entry.is_good is good for entries in self.acknowledged.values() for entry in entries)
 
     def sent(self, partition: int) -> list[Click]:
-        """The good ones, in order."""
+        """The good clicks, in order."""
         return [entry.click for entry in sorted(self.acknowledged.get(partition, ())) if entry.is_good]
 
     @property
@@ -90,7 +90,7 @@ class Clickstream(threading.Thread):
         self._longest_pause_s = {}
 
     def longest_pause_s(self, partitions: list[int]) -> float:
-        """Without an acknowledgement from a partition, since they were forgotten."""
+        """The longest time without an acknowledgement from a partition, since the last `forget_pauses`."""
         return max((self._longest_pause_s.get(partition, 0.0) for partition in partitions), default=0.0)
 
     def has_answer_since(self, at: float, partitions: list[int]) -> bool:

@@ -1,4 +1,4 @@
-"""`penstock pipeline` in a project directory: made, served by a process of its own, asked how far it is, stopped."""
+"""`penstock pipeline` in a project directory: create, serve in a separate process, get the status, stop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Project:
             raise Failed(f"the pipeline ended with exit code {self._serving.returncode}")
 
     def output(self) -> str:
-        """The last it said."""
+        """The end of its output."""
         return self._output.read_text()[-4000:] if self._output.exists() else ""
 
     def status(self) -> dict[str, Any]:
@@ -80,16 +80,16 @@ class Project:
 
 
 def lag_of(status: dict[str, Any]) -> int | None:
-    """Over all flows; None before each has read something."""
+    """The lag of all flows; None before each has read something."""
     lags = [flow["lag"] for flow in status["flows"] if flow["partitions"]]
     return sum(lags) if lags and None not in lags else None
 
 
 def is_reading(status: dict[str, Any]) -> bool:
-    """Spark is up, and clicks are on their way through it or were before."""
+    """Whether Spark is up and has started to read clicks."""
     return lag_of(status) is not None or any(flow["state"] == "running" for flow in status["flows"])
 
 
 def is_idle(status: dict[str, Any]) -> bool:
-    """Nothing is left to read."""
+    """Whether nothing is left to read."""
     return lag_of(status) == 0 and all(flow["state"] == "completed" for flow in status["flows"])

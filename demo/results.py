@@ -1,4 +1,4 @@
-"""What came out, held against what was sent: the table, the topics, the view. Whatever differs raises Failed."""
+"""Compares the results (the table, the topics, the view) with the sent clicks. Any difference raises Failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = dict[str, str | bytes | None]
 
 
 def check_table(warehouse: Path, stream: Clickstream) -> None:
-    """Every good click that was acknowledged, once, in the order in which it was sent, and nothing else."""
+    """Checks for exactly the good acknowledged clicks, each once, in the order of sending."""
     files = list(_committed_files(warehouse / "events"))
     rows = [row for path in files for row in parquet.read_table(path, coerce_int96_timestamp_unit="us").to_pylist()]
     for partition in sorted({row["partition"] for row in rows} | set(stream.acknowledged)):
@@ -40,7 +40,7 @@ def check_table(warehouse: Path, stream: Clickstream) -> None:
 
 
 def _committed_files(table: Path) -> Iterator[Path]:
-    """Those that the table's own log names: a task that failed may have left others."""
+    """The files in the table's own log: a failed task may have left others."""
     names = {
         json.loads(line)["path"].rpartition("/")[2]
         for entry in (table / "_spark_metadata").iterdir()
@@ -69,7 +69,7 @@ def check_dead_letters(addresses: str, topic: str, stream: Clickstream) -> None:
 
 
 def _read(addresses: str, topic: str) -> list[Headers]:
-    """Headers of every record, with a stock client."""
+    """The headers of every record, read with a stock client."""
     consumer = Consumer({"bootstrap.servers": addresses, "group.id": "demo", "enable.auto.commit": False, **SILENT})
     try:
         known = consumer.list_topics(topic, READ_TIMEOUT_S).topics[topic].partitions

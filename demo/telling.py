@@ -1,4 +1,4 @@
-"""How the demo speaks: one line at a time, each with the seconds since its start."""
+"""The output of the demo: lines with the seconds since its start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _begin = time.monotonic()
 
 
 class Failed(RuntimeError):
-    """Something did not add up."""
+    """A step of the demo has failed."""
 
 
 def say(text: str) -> None:
@@ -19,5 +19,5 @@ def say(text: str) -> None:
 
 
 def show(text: str) -> None:
-    """What a command printed, below the line that names the command."""
+    """Prints the output of a command below the line with the command."""
     print("\n".join(f"{MARGIN}{line}" for line in text.splitlines()), flush=True)

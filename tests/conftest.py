@@ -6,7 +6,14 @@ import os
 import signal
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Machines that run tests are shared: how long an example takes says nothing of the code.
+hypothesis.settings.register_profile(
+    "shared machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("shared machine")
 
 # Tests that run only when they are asked for, as in `-m kafka_jars`.
 ON_REQUEST = {

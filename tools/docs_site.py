@@ -28,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links as seen from the page's place in the site."""
+    """Rewrites links relative to the page's place in the site."""
     site_path = page.file.src_uri
     repository_path = site_path.removeprefix(f"{PREFIX}/") if site_path.startswith(PREFIX) else f"docs/{site_path}"
 
@@ -43,7 +43,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def site_place(repository_path: str) -> str | None:
-    """Where the site has a file of the repository; None for one that it does not have."""
+    """The site's path of a repository file; None if the site does not have it."""
     if repository_path in ROOT_PAGES:
         return f"{PREFIX}/{repository_path if repository_path.endswith('.md') else repository_path + '.txt'}"
     if repository_path == "docs/adr":

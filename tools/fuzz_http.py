@@ -1,4 +1,4 @@
-"""Schemathesis against the HTTP door of a fresh broker: reads /openapi.json and makes requests from it.
+"""Schemathesis against the REST proxy of a fresh broker: reads /openapi.json and makes requests from it.
 
     python tools/fuzz_http.py [EXAMPLES] [SEED]
 

@@ -170,7 +170,7 @@ def field_of(owner: str, field: dataclasses.Field[object]) -> Field:
 
 
 def merge(struct: Struct, schema: type, version: int) -> None:
-    """Add one version's fields, each new one behind its predecessor."""
+    """Adds one version's fields, each new one after its predecessor."""
     position = 0
     for schema_field in dataclasses.fields(schema):
         new = field_of(struct.name, schema_field)
@@ -188,7 +188,7 @@ def merge(struct: Struct, schema: type, version: int) -> None:
 
 
 def collect(schema: type, version: int, structs: dict[str, Struct], seen: set[str]) -> None:
-    """Merge `schema` and, before it, everything nested in it."""
+    """Merges everything nested in `schema`, and then `schema`."""
     name = schema.__name__
     if name in seen:
         return
@@ -219,7 +219,7 @@ def structs_of(key: int, api_name: str, kind: PayloadEntityType) -> list[Struct]
 
 
 def in_order(structs: dict[str, Struct]) -> list[Struct]:
-    """Nested before nesting, top level last."""
+    """Sorts nested classes before their parents, the top level last."""
     ordered: list[Struct] = []
 
     def visit(struct: Struct) -> None:
@@ -235,7 +235,7 @@ def in_order(structs: dict[str, Struct]) -> list[Struct]:
 
 
 def disambiguate(request: list[Struct], response: list[Struct]) -> list[Struct]:
-    """Share a struct that both directions define alike; give the others distinct names."""
+    """Shares a struct with the same definition in both directions, and gives others distinct names."""
     while True:
         theirs = {struct.name: struct for struct in response}
         clash = next((s.name for s in request if s.name in theirs and s != theirs[s.name]), None)

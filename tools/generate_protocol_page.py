@@ -74,13 +74,13 @@ def _range(first: int, last: int) -> str:
 
 
 def _is_private(module: ModuleType) -> bool:
-    """Of keys that only nodes of one cluster use among themselves."""
+    """The rows of keys that only nodes of a cluster use."""
     own = [found for _, found in inspect.getmembers(module, inspect.isclass) if found.__module__ == module.__name__]
     return any("key" in vars(found) for found in own) and not any("api" in vars(found) for found in own)
 
 
 def read_entry(module: ModuleType) -> Entry:
-    """What one handler module says of itself, checked against its class."""
+    """The docstring of a handler module, checked against its class."""
     classes: list[Any] = [found for _, found in inspect.getmembers(module, inspect.isclass)]
     [handler] = [
         found

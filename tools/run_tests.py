@@ -48,5 +48,5 @@ if __name__ == "__main__":
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-tests-") as directory:
             sys.exit(run(Path(directory)))
-    except KeyboardInterrupt:  # the terminal has told both lanes as well
+    except KeyboardInterrupt:  # the terminal has signalled both lanes, too
         sys.exit(130)

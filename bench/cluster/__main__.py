@@ -76,7 +76,7 @@ def _makers(options: argparse.Namespace) -> dict[str, ClusterMaker]:
 
 @contextlib.contextmanager
 def _running(made: dict[str, ClusterMaker], wanted: bool) -> Iterator[list[Side]]:
-    """The clusters that are up for the whole run; whatever happens, they are ended."""
+    """The clusters that are up for the whole run; they are ended in any case."""
     sides = [Side(key, make(key), make) for key, make in made.items()]
     try:
         if wanted:

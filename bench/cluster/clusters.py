@@ -1,7 +1,7 @@
 """Three brokers of one kind that form a cluster; CPU and memory are sums over them.
 
-Both kinds get the same properties files: combined brokers and controllers, static voters, and no setting that
-touches speed. The topics of a run are made by an ordinary admin client.
+Both kinds get the same properties files: combined brokers and controllers, static voters, and no setting that affects
+speed. An ordinary admin client creates the topics of a run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NODE_IDS = (1, 2, 3)
 
 
 class KafkaNode(Kafka):
-    """As `Kafka`, formatted for voters that the properties name."""
+    """Like `Kafka`, formatted for the voters in the properties file."""
 
     def prepare(self) -> None:
         tool = self._java("kafka.tools.StorageTool", flags="-Xmx256M")
@@ -82,7 +82,7 @@ class Cluster:
         self.wait_for_brokers()
 
     def wait_for_brokers(self) -> None:
-        """Until every broker knows every other."""
+        """Waits until every broker knows all others."""
         for node in self.nodes.values():
             self._wait_until(partial(_is_complete, node.port), f"every broker of {self.label} knows the others")
 
@@ -104,7 +104,7 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
     def leaders(self, topic: str) -> list[int]:
-        """By partition; -1 where there is none."""
+        """The leader of each partition; -1 if there is none."""
         partitions = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
         return [partitions[number].leader for number in sorted(partitions)]
 
@@ -122,7 +122,7 @@ class Cluster:
 
     @contextmanager
     def topic(self, hint: str, partitions: int, configs: Mapping[str, str]) -> Iterator[str]:
-        """With three replicas, for the block; its files are gone when it ends."""
+        """A topic with three replicas. It and its files are deleted at the end of the block."""
         name = f"{hint}-{time.monotonic_ns()}"
         admin = self.admin()
         config = {"min.insync.replicas": str(MIN_IN_SYNC), **configs}

@@ -1,7 +1,8 @@
-"""A steady stock producer while leaders are killed: how long it goes without an acknowledgement.
+"""The pauses of a steady stock producer while leaders are killed.
 
-confluent-kafka with idempotence and no other setting but the address, over all partitions in turn. A pause is the
-longest stretch after a kill in which a partition got no acknowledgement; every record must be acknowledged in the end.
+The producer is confluent-kafka with only idempotence and the address set; it writes to all partitions in turn. A pause
+is the longest time after a kill without an acknowledgement from a partition. In the end every record must be
+acknowledged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SENT = struct.Struct(">d")
 
 
 class SteadyProducer:
-    """Runs in the block, in a thread of its own."""
+    """Runs in a separate thread for the length of the block."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, requests_per_s: int) -> None:
         self._topic, self._partitions, self._rate = topic, partitions, requests_per_s
@@ -68,7 +69,7 @@ class SteadyProducer:
             raise LoadFailed(f"{len(self._failed)} records failed: {self._failed[0]}")
 
     def await_acknowledgements(self, since_s: float) -> None:
-        """Until every partition got one for a record that was sent after `since_s`."""
+        """Waits until every partition has acknowledged a record that was sent after `since_s`."""
         deadline = time.perf_counter() + PATIENCE_S
         while min(self._newest_sent_s) < since_s:
             self.check()

@@ -26,7 +26,7 @@ from bench.scenarios import Flush, Idle, LeaderKilled, Load, OneRecord, Produce,
 from bench.wire import BrokerError, records_per_batch
 
 FAILURES = (BrokerError, BrokerFailed, LoadFailed, KafkaException, OSError)
-_TRAILING_S = 0.5  # followers and write-back finish what the last answer left behind
+_TRAILING_S = 0.5  # for the work of followers and write-back after the last answer
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ def run_once(side: Side, scenario: Scenario) -> Metrics:
 
 
 def warm_up(cluster: Cluster, share: float) -> None:
-    """Every path for about a minute and a half, so that a just-in-time compiler has done its work. Not measured."""
+    """Runs every path for about a minute and a half, to warm up a just-in-time compiler. Not measured."""
     for _ in range(2):
         _produce(cluster, Produce(1024, 128 * 1024, 3, int(1000 * share), 15.0 * share), Flush.OFF)
         _produce(cluster, Produce(1024, 16 * 1024, 3, int(500 * share), 10.0 * share), Flush.DEFAULT)
@@ -186,7 +186,7 @@ def warm_up(cluster: Cluster, share: float) -> None:
 def run_rounds(
     sides: Sequence[Side], scenario: Scenario, rounds: int, outcome: Outcome, progress: Callable[[str], None]
 ) -> None:
-    """Fill `outcome`. After a failed run its cluster is started anew."""
+    """Fills `outcome`. After a failed run its cluster is replaced by a new one."""
     measured = Rounds(outcome, scenario.shown, FAILURES, progress)
     for number in range(1, rounds + 1):
         for side in sides:

@@ -1,7 +1,7 @@
-"""What is measured on a cluster of three, as a table. Only data.
+"""The scenarios for a cluster of three brokers, as a table. Only data.
 
 Stock settings means each broker's own flush setting: Penstock flushes before it acknowledges, Apache Kafka leaves that
-to the system. The rows with flush off on both compare like with like, but are held to no target.
+to the system. The rows with flush off on both compare equal settings, but have no target.
 """
 
 from __future__ import annotations

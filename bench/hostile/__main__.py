@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.brokers import ROOT, BrokerFailed
 from bench.hostile.peer import Peer, produce_request, small_batch
+from bench.hostile.placement import Placement
 from bench.hostile.scenarios import SCENARIOS, Scenario, Stage
 from bench.hostile.victim import Victim
 from penstock.wire.apis import Api
@@ -22,6 +23,7 @@ from penstock.wire.apis import Api
 PAUSE_S = 0.002
 SETTLE_S = 2.0
 END_S = 60.0
+PLACEMENT = Placement()
 RESULTS = ROOT / "bench" / "results" / "hostile.json"
 
 
@@ -88,12 +90,13 @@ def probe(healthy: Peer, seconds: float) -> list[float]:
         healthy.produce("probe", batch)
         frame = healthy.frame(Api.PRODUCE, 9, produce_request("probe", batch))
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            begin = time.perf_counter()
-            healthy.socket.sendall(frame)
-            healthy.receive()
-            took.append((time.perf_counter() - begin) * 1000)
-            time.sleep(PAUSE_S)
+        with PLACEMENT.measuring():
+            while time.monotonic() < end:
+                begin = time.perf_counter()
+                healthy.socket.sendall(frame)
+                healthy.receive()
+                took.append((time.perf_counter() - begin) * 1000)
+                time.sleep(PAUSE_S)
     finally:
         gc.enable()
     return took
@@ -145,7 +148,8 @@ def probe_beside(module: str, arguments: list[str], healthy: Peer, seconds: floa
 def measure(scenario: Scenario, home: Path, seconds: float, rounds: int, scale: float) -> Row:
     victim = Victim(home, scenario.settings, scenario.descriptors)
     victim.prepare()
-    victim.start()
+    with PLACEMENT.of_broker():
+        victim.start()
     try:
         row = Row(scenario.name, scenario.title)
         stage = Stage(victim.port, victim.http_port, victim.line_port, scale)
@@ -199,7 +203,7 @@ def main() -> int:
             row = measure(scenario, Path(home) / scenario.name, asked.seconds, asked.rounds, asked.scale)
             rows.append(row)
             print("  " + " | ".join(row.cells()), file=sys.stderr, flush=True)
-    print(table(rows))
+    print(f"{table(rows)}\n\n{PLACEMENT}")
     if asked.save:
         kept = [
             asdict(row)

@@ -1,6 +1,6 @@
-"""A peer that takes as much of a processor and sends nothing: `python -m bench.hostile.burn SHARE SECONDS`.
+"""A busy loop that uses as much CPU as a peer and sends nothing: `python -m bench.hostile.burn SHARE SECONDS`.
 
-What the healthy producer feels beside it is the machine's doing, not the broker's.
+Its effect on the healthy producer is the machine's, not the broker's.
 """
 
 from __future__ import annotations

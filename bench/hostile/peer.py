@@ -1,4 +1,4 @@
-"""A client without manners: frames as it likes, answers when it likes."""
+"""A client that sends any frames and reads answers at any time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker under attack, what it says meanwhile, and what it takes of memory."""
+"""The broker under attack, with its log lines and its memory."""
 
 from __future__ import annotations
 

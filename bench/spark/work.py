@@ -1,7 +1,7 @@
-"""One Spark session that does as it is told: a task as a JSON line in, its measurement as a JSON line out.
+"""A Spark session that runs tasks: it reads a task as a JSON line, and answers with its measurement as a JSON line.
 
-Both formats run in the same JVM with the same settings, so nothing but the connector differs. A read is a stream that
-takes what is in the topic in batches of a fixed number of rows; the first batches warm the JVM and do not count.
+Both formats run in the same JVM with the same settings, so only the connector differs. A read is a stream that takes
+the records of the topic in batches of a fixed number of rows. The first batches warm up the JVM and do not count.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.SubscriptionPattern;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
-import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.acl.AclBindingFilter;
 import org.apache.kafka.common.quota.ClientQuotaFilter;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -20,7 +25,7 @@ public class JavaClients {
         settings.put("bootstrap.servers", arguments[1]);
         switch (arguments[0]) {
             case "pattern" -> pattern(settings, Integer.parseInt(arguments[2]));
-            case "transaction" -> transaction(settings);
+            case "transaction" -> transaction(settings, Integer.parseInt(arguments[2]));
             case "administration" -> administration(settings);
             default -> throw new IllegalArgumentException(arguments[0]);
         }
@@ -47,14 +52,69 @@ public class JavaClients {
         }
     }
 
-    private static void transaction(Properties settings) {
-        settings.put("transactional.id", "java");
-        settings.put("max.block.ms", "600000");
-        try (var producer = new KafkaProducer<>(settings, new StringSerializer(), new StringSerializer())) {
+    /** Rows 0 to count - 1 from one topic to two others, some transactions aborted and done again. */
+    private static void transaction(Properties settings, int count) throws Exception {
+        Properties writing = new Properties();
+        writing.putAll(settings);
+        writing.put("transactional.id", "java");
+        Properties reading = new Properties();
+        reading.putAll(settings);
+        reading.put("group.id", "java-transactions");
+        reading.put("auto.offset.reset", "earliest");
+        reading.put("enable.auto.commit", "false");
+        reading.put("isolation.level", "read_committed");
+        reading.put("max.poll.records", "50");
+        int done = 0;
+        int aborted = 0;
+        try (var producer = new KafkaProducer<>(writing, new StringSerializer(), new StringSerializer());
+             var consumer = new KafkaConsumer<>(reading, new StringDeserializer(), new StringDeserializer())) {
             producer.initTransactions();
-            System.out.println("initialized");
-        } catch (KafkaException error) {
-            System.out.println("failed " + error.getMessage());
+            consumer.subscribe(List.of("java-in"));
+            long end = System.currentTimeMillis() + 60_000;
+            for (int turn = 0; done < count && System.currentTimeMillis() < end; ) {
+                var records = consumer.poll(Duration.ofMillis(500));
+                if (records.isEmpty()) {
+                    continue;
+                }
+                producer.beginTransaction();
+                Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
+                for (var record : records) {
+                    int row = Integer.parseInt(record.value());
+                    producer.send(new ProducerRecord<>("java-out-" + row % 2, record.value()));
+                    offsets.put(new TopicPartition(record.topic(), record.partition()),
+                        new OffsetAndMetadata(record.offset() + 1));
+                }
+                producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
+                if (turn++ % 4 == 1) {
+                    producer.abortTransaction();
+                    aborted++;
+                    consumer.committed(consumer.assignment()).forEach((partition, offset) ->
+                        consumer.seek(partition, offset == null ? 0 : offset.offset()));
+                } else {
+                    producer.commitTransaction();
+                    done += records.count();
+                }
+            }
+        }
+        System.out.println("done " + done);
+        System.out.println("aborted " + aborted);
+        List<String> rows = new ArrayList<>();
+        reading.put("group.id", "java-judge");
+        try (var consumer = new KafkaConsumer<>(reading, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of("java-out-0", "java-out-1"));
+            long end = System.currentTimeMillis() + 20_000;
+            while (rows.size() < count && System.currentTimeMillis() < end) {
+                consumer.poll(Duration.ofMillis(200)).forEach(record -> rows.add(record.value()));
+            }
+            consumer.poll(Duration.ofMillis(1_000)).forEach(record -> rows.add(record.value()));
+        }
+        rows.sort(Comparator.comparing(Integer::parseInt));
+        System.out.println("rows " + String.join(",", rows));
+        try (Admin admin = Admin.create(settings)) {
+            var described = admin.describeTransactions(List.of("java")).all().get().get("java");
+            System.out.println("state " + described.state());
+            System.out.println("epochs " + described.producerEpoch());
+            System.out.println("listed " + admin.listTransactions().all().get().size());
         }
     }
 

@@ -106,10 +106,11 @@ class ControllerWorld:
         config = broker_config("node-1", NODE, {**SETTINGS, **(settings or {})})
         self.clock = SimClock(world.loop.time)
         self.image = MetadataImage()
-        self.machine = MetadataMachine(self.image)
-        self.quorum = AgreeingQuorum(self.machine, tuple(v.node_id for v in config.controller_quorum_voters) or (NODE,))
         self.running = RunningConfig(config, self.image)
-        self.machine.on_settings = self.running.refresh
+        self.machine = MetadataMachine(
+            self.image, on_cluster_id=lambda _: None, on_brokers=lambda: None, on_settings=self.running.refresh
+        )
+        self.quorum = AgreeingQuorum(self.machine, tuple(v.node_id for v in config.controller_quorum_voters) or (NODE,))
         self.lost: dict[int, float] = {}
         self.watch = BrokerWatch(loop, NODE, self.image, self.running, self.clock, self.lost.get)
         entropy = SimEntropy(world.random("entropy"))

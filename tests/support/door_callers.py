@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from broker_process import BrokerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "doors.md"
+PAGE = ROOT / "docs" / "gateway.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
+from hosts import ALONE
 from penstock.config.broker import BrokerConfig
-from penstock.core.metadata.image import MetadataImage
+from penstock.core.metadata.image import NO_LEADER, MetadataImage
 from penstock.core.metadata.records import ConfigChanged, TopicCreated
 from penstock.ports.disk import File
 from penstock.records.batch import read_header
@@ -118,7 +120,7 @@ class HostedWorld:
         broker, _ = BrokerConfig.load(None, {"log.dirs": "/data", "log.cleaner.dedupe.buffer.size": "100000"})
         commit = GroupCommit(lambda callback: callback(), Flusher(self.disk))
         self.hosted = HostedPartitions(
-            self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy()
+            self.disk, "/data", broker, self.image, commit, self.workers, self.clock, NoEntropy(), ALONE
         )
         self.report = self.hosted.open_all(lambda done, total: None, threads=1)
 
@@ -128,3 +130,25 @@ class HostedWorld:
     def append(self, partition: Partition, key: bytes) -> None:
         data = build_batch([Record(key, b"v", (), self.clock.ms)])
         partition.append(read_header(data), data, self.clock.ms)
+
+
+def follow_nobody(partition: Partition) -> None:
+    """There is no leader from now on: a leader's log is never cut."""
+    _give_leader(partition, NO_LEADER)
+
+
+def lead_again(partition: Partition) -> None:
+    _give_leader(partition, partition.node_id)
+
+
+def _give_leader(partition: Partition, leader: int) -> None:
+    known = partition.metadata
+    epochs = known.leader_epoch + 1, known.partition_epoch + 1
+    partition.apply_state(replace(known, leader=leader, leader_epoch=epochs[0], partition_epoch=epochs[1]))
+
+
+def cut_as_follower(partition: Partition, offset: int) -> None:
+    """While another broker leads for a moment. Blocks."""
+    follow_nobody(partition)
+    partition.truncate_to(offset)
+    lead_again(partition)

@@ -21,17 +21,14 @@ HERE, ELSEWHERE = 1, 2
 class LedPartition:
     """Replicated by nobody until `replicate`: what is appended is not committed before."""
 
-    def __init__(self, index: int = 0, disk: SimDisk | None = None) -> None:
+    def __init__(self, index: int = 0, disk: SimDisk | None = None, topic: str = OFFSETS_TOPIC) -> None:
         disk = disk or SimDisk(Random(1))
         disk.make_directory("/data")
-        self.topic, self.topic_id, self.index = OFFSETS_TOPIC, b"o" * 16, index
+        self.topic, self.topic_id, self.index = topic, b"o" * 16, index
         self.log = Log.open(
             disk,
-            f"/data/{OFFSETS_TOPIC}-{index}",
+            f"/data/{topic}-{index}",
             LogConfig(compact=True, delete=False),
-            recovery_point=0,
-            log_start_offset=0,
-            clean_shutdown=False,
             now_ms=NOW_MS,
         )
         self.high_watermark = self.log.log_end_offset

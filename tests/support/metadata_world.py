@@ -23,6 +23,7 @@ from penstock.core.metadata.records import (
 )
 from penstock.core.metadata.requests import ElectionKind, IsrChange, Registration, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.new_topic import NewTopic
 
 Key = tuple[bytes, int]
 BROKERS = (1, 2, 3, 4, 5)
@@ -329,7 +330,7 @@ class MetadataWorld:
         topic_id = self.random.randbytes(16)
         self.attempt(
             lambda: decisions.create_topic(
-                self.image, [], name, topic_id, self.random.randint(1, 3), self.random.randint(1, 3), {}, {}
+                self.image, [], NewTopic(name, self.random.randint(1, 3), self.random.randint(1, 3)), topic_id
             ),
             ErrorCode.INVALID_REPLICATION_FACTOR,
         )

@@ -16,7 +16,7 @@ from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
-from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.core.raft.settings import Settings
 from penstock.net.connection import ConnectionLimits
 from penstock.sim.machine.channel import SimListener
@@ -62,6 +62,19 @@ class History:
         return [data for _, data in self.applied]
 
 
+class Strangers:
+    """Whoever introduces himself is let in, with any disk, and not remembered."""
+
+    def greeted_by(self, node: int, address: str, directory_id: str) -> None:
+        pass
+
+    def left_by(self, node: int) -> None:
+        pass
+
+    def directory_of_sender(self, node: int) -> str:
+        return ""
+
+
 class Server:
     """One process."""
 
@@ -74,26 +87,24 @@ class Server:
         ports.disk.make_directory(DATA)
         ports.disk.sync_directory("")
         self.store = RaftStore(ports.disk, DATA, ports.clock)
-        self.store.attach(ports.loop, GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
         addresses = {voter: (host_of(voter), PORT) for voter in voters}
-        self.links = PeerLinks(ports.loop, identity(node_id), cluster_id, addresses, ports.clock)
+        self.links = PeerLinks(ports.loop, identity(node_id), cluster_id, addresses, ports.clock, self)
         self.quorum = Quorum(
             ports.loop,
             node_id,
             addresses,
             SETTINGS,
             self.store,
+            QuorumLane(GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers),
             self.links,
             self.history,
+            self,
             ports.entropy,
             ports.clock,
             snapshot_every_bytes=snapshot_every,
+            how_to_vote="",
         )
-        self.quorum.events.on_active = lambda term: self.events.append(f"active {term}")
-        self.quorum.events.on_inactive = lambda: self.events.append("inactive")
-        self.quorum.events.on_leader = lambda leader, term: self.events.append(f"leader {leader} {term}")
-        self.quorum.events.on_failed = lambda error: self.events.append(f"failed: {error}")
-        handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive)
+        handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive, Strangers(), "")
         self.listener = SimListener(
             ports.loop,
             "PLAINTEXT",
@@ -108,6 +119,30 @@ class Server:
     def start(self) -> None:
         self.quorum.start()
         self.listener.start(self.dispatcher)
+
+    def activated(self, term: int) -> None:
+        self.events.append(f"active {term}")
+
+    def deactivated(self) -> None:
+        self.events.append("inactive")
+
+    def leader_changed(self, leader: int | None, term: int) -> None:
+        self.events.append(f"leader {leader} {term}")
+
+    def members_changed(self) -> None:
+        pass
+
+    def quorum_failed(self, error: Exception) -> None:
+        self.events.append(f"failed: {error}")
+
+    def peer_lost(self, peer: int) -> None:
+        self.quorum.peer_lost(peer)
+
+    def peer_back(self, peer: int) -> None:
+        self.quorum.peer_back(peer)
+
+    def directory_of(self, peer: int) -> str:
+        return ""
 
 
 def host_of(node_id: int) -> str:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias, cast
 
+from hosts import Listening, lone_host
 from peers import ScriptedIntroductions, identity
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -18,7 +19,6 @@ from penstock.core.metadata.image import PartitionState
 from penstock.records.batch import read_header, with_prefix
 from penstock.records.builder import Record, build_batch
 from penstock.replica.fetchers import ReplicaFetchers
-from penstock.replica.host import Host
 from penstock.replica.log_directories import log_config
 from penstock.replica.partition import Partition
 from penstock.replica.set_aside import SetAside
@@ -203,15 +203,12 @@ class FollowingBroker:
         ports.disk.make_directory("/data")
         self._set_aside = SetAside(ports.disk, "/data", ports.workers, ports.entropy)
         commit = GroupCommit(ports.loop.call_soon, ports.flusher)
-        host = Host(FOLLOWER, ports.clock)
+        host = lone_host(FOLLOWER, ports.clock)
         for index in range(self._count):
             log = Log.open(
                 ports.disk,
                 f"/data/topic-{index}",
                 log_config(self._topic, self.running.current),
-                recovery_point=0,
-                log_start_offset=0,
-                clean_shutdown=False,
                 now_ms=ports.clock.now_ms(),
                 topic_id=TOPIC_ID,
             )
@@ -226,7 +223,9 @@ class FollowingBroker:
             ports.workers,
             ports.clock,
         )
-        host.on_offline = self.fetchers.withdrawals.look_at
+        host.events = Listening(
+            log_unusable=self.fetchers.withdrawals.look_at, damage_found=self.fetchers.repairs.found
+        )
         self.clock = ports.clock
 
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:

@@ -10,7 +10,7 @@ from penstock.cluster.controller import Controller, NewCluster
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
-from penstock.cluster.raft_store import RaftStore
+from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
@@ -22,6 +22,34 @@ from penstock.ports.workers import Workers
 from penstock.storage.group_commit import GroupCommit
 
 CLUSTER_ID = "c" * 22
+
+
+class Alone:
+    """Has no peers, and hears of its quorum in the answers."""
+
+    def activated(self, term: int) -> None:
+        pass
+
+    def deactivated(self) -> None:
+        pass
+
+    def leader_changed(self, leader: int | None, term: int) -> None:
+        pass
+
+    def members_changed(self) -> None:
+        pass
+
+    def quorum_failed(self, error: Exception) -> None:
+        raise error
+
+    def peer_lost(self, peer: int) -> None:
+        pass
+
+    def peer_back(self, peer: int) -> None:
+        pass
+
+    def directory_of(self, peer: int) -> str:
+        return ""
 
 
 class SoleController:
@@ -37,24 +65,28 @@ class SoleController:
         entropy: Entropy,
     ) -> None:
         self.image = MetadataImage()
-        self.machine = MetadataMachine(self.image)
+        self.running = RunningConfig(config, self.image)
+        self.machine = MetadataMachine(
+            self.image, on_cluster_id=lambda _: None, on_brokers=lambda: None, on_settings=self.running.refresh
+        )
         self.store = RaftStore(disk, directory, clock)
-        self.store.attach(loop, commit, workers)
         node_id = config.node_id
-        links = PeerLinks(loop, identity(node_id), CLUSTER_ID, {}, clock)
+        links = PeerLinks(loop, identity(node_id), CLUSTER_ID, {}, clock, Alone())
         self.quorum = Quorum(
             loop,
             node_id,
             {node_id: ("127.0.0.1", 9092)},
             Settings(),
             self.store,
+            QuorumLane(commit, workers),
             links,
             self.machine,
+            Alone(),
             entropy,
             clock,
             snapshot_every_bytes=1 << 30,
+            how_to_vote="",
         )
-        self.running = RunningConfig(config, self.image)
         watch = BrokerWatch(loop, node_id, self.image, self.running, clock, links.lost_since)
         self.controller = Controller(
             loop,
@@ -67,7 +99,6 @@ class SoleController:
             links.why_not_at,
             NewCluster(CLUSTER_ID, {}),
         )
-        self.machine.on_settings = self.running.refresh
         self.quorum.start()
         if not self.image.cluster_id:
             loop.run_until_complete(self.quorum.propose(encode_entry([ClusterCreated(CLUSTER_ID)])))

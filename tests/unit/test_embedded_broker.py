@@ -83,7 +83,7 @@ def test_start_and_stop_may_be_repeated_and_keep_the_port() -> None:
 
 
 def test_what_runs_is_not_started_again() -> None:
-    with Broker() as broker, pytest.raises(RuntimeError, match="running already"):
+    with Broker() as broker, pytest.raises(RuntimeError, match="already running"):
         broker.start()
 
 

@@ -87,7 +87,7 @@ def test_a_cluster_serves_loses_nodes_gets_them_back_and_leaves_nothing() -> Non
         cluster.stop(follower)
         assert "stopped cleanly" in cluster.log(follower)
         produce(servers, "t", b"stopped")
-        with pytest.raises(TimeoutError, match=r"not in sync within 0\.2 s: .*t-0 \(replicas .*nodes that run: "):
+        with pytest.raises(TimeoutError, match=r"not in sync within 0\.2 s: .*t-0 \(replicas .*running nodes: "):
             cluster.wait_in_sync(0.2)
         assert consume(servers, "t", 3) == [b"all", b"two", b"stopped"]
         cluster.start(follower)
@@ -107,18 +107,18 @@ def test_a_kept_directory_and_what_is_refused_of_a_running_cluster(tmp_path: Pat
     cluster = Cluster(data=tmp_path, nodes=2)
     with cluster:
         produce(cluster.bootstrap_servers, "t", b"before")
-        with pytest.raises(RuntimeError, match="running already"):
+        with pytest.raises(RuntimeError, match="already running"):
             cluster.start()
-        with pytest.raises(RuntimeError, match="node 1 is running already"):
+        with pytest.raises(RuntimeError, match="node 1 is already running"):
             cluster.start(1)
         with pytest.raises(ValueError, match="there is no node 3: use one of 1, 2"):
             cluster.kill(3)
-        with pytest.raises(ConfigError, match="is in use: stop what runs there"):
+        with pytest.raises(ConfigError, match="is in use: stop its cluster"):
             Cluster(data=tmp_path, nodes=2).start()
         cluster.kill(2)
-        with pytest.raises(RuntimeError, match="node 2 does not run"):
+        with pytest.raises(RuntimeError, match="node 2 is not running"):
             cluster.kill(2)
-        with pytest.raises(RuntimeError, match="node 2 does not run"):
+        with pytest.raises(RuntimeError, match="node 2 is not running"):
             cluster.stop(2)
         cluster.start(2)
         assert len(processes_of(str(tmp_path))) == 2
@@ -143,7 +143,7 @@ def test_a_kept_directory_and_what_is_refused_of_a_running_cluster(tmp_path: Pat
         ({"log.dirs": "/elsewhere"}, 3, "data="),
         ({"node.id": 7}, 3, "node.id is in settings: a Cluster sets it for each node"),
         ({"listeners": "PLAINTEXT://:0"}, 3, "listeners is in settings: a Cluster sets it for each node"),
-        ({}, 1, "nodes=1: use a number from 2 to 9, or a Broker for a single one"),
+        ({}, 1, "nodes=1: use a number from 2 to 9, or a Broker for a single node"),
         ({}, 10, "nodes=10: use a number from 2 to 9"),
         ({}, "x", "nodes='x': use a number from 2 to 9"),
         ({"broker.heartbeat.interval.ms": 9000}, 3, "^node 1 could not be started: broker.heartbeat.interval.ms=9000"),

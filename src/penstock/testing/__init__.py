@@ -5,11 +5,10 @@
     with Broker() as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
-The same broker as `penstock start`, on a free port, with a temporary data directory that is
+This is the broker of `penstock start`, on a free port, with a temporary data directory that is
 removed at the end. It runs on its own event loop in a thread; nothing is mocked. `Cluster` is
-three nodes, each a process that can be killed. The pytest plugin that comes with the package
-gives them as the fixtures `penstock_broker` (one for the session), `penstock_broker_factory`
-and `penstock_cluster`.
+three nodes, each a process that can be killed. The pytest plugin in the package provides the
+fixtures `penstock_broker` (one for the session), `penstock_broker_factory` and `penstock_cluster`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from types import TracebackType
 
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
-from penstock.node.node import Node
+from penstock.node.node import Node, no_supervisor
 from penstock.runtime.loop import TurnLoop
 from penstock.runtime.surroundings import load_config
 from penstock.testing.cluster import Cluster
@@ -37,10 +36,10 @@ START_TIMEOUT_S = 30.0
 class Broker:
     """`settings` are Kafka's broker settings by name, for example {"num.partitions": 3}.
 
-    With `data` the directory is kept, so that a second Broker can go on from it. A broker that is
-    started again listens on the port it had.
-    Flushing is left to the system unless a setting says otherwise: tests want speed, and the
-    directory is gone at the end anyway.
+    With `data` the directory is kept, so that a second Broker can continue with it. A restarted broker
+    listens on the same port.
+    Unless `durable` or a setting says otherwise, flushing is left to the operating system: tests want
+    speed, and the directory is removed at the end anyway.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """Of the first listener."""
+        """The port of the first listener."""
         return self._running.listeners[0].port
 
     @property
     def data_directory(self) -> str:
-        """Where the log segments lie."""
+        """The directory of the log segments."""
         return self._running.directory.path
 
     @property
@@ -84,7 +83,7 @@ class Broker:
 
     def start(self) -> Broker:
         if self._thread is not None:
-            raise RuntimeError("this broker is running already")
+            raise RuntimeError("this broker is already running")
         settings = self._texts()
         directory = self._data
         if directory is None:
@@ -117,7 +116,7 @@ class Broker:
         self._clean_up()
 
     def _texts(self) -> dict[str, str]:
-        """The settings as a properties file would have them. Raises ConfigError."""
+        """The settings as in a properties file. Raises ConfigError."""
         if "listeners" in self._settings and self._port:
             raise ConfigError("listeners is in settings: give port=... or listeners, not both")
         return {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}", **texts_of(self._settings, durable=self._durable)}
@@ -135,7 +134,7 @@ class Broker:
             try:
                 runner.run(self._serve(config))
             except BaseException as error:
-                # Told to whoever waits in start(); a failure later than that goes to the thread hook.
+                # Passed to the caller of start(); a later failure goes to the thread hook.
                 if self._started.is_set():
                     raise
                 self._failure = error
@@ -143,11 +142,11 @@ class Broker:
 
     async def _serve(self, config: BrokerConfig) -> None:
         self._stopping = asyncio.Event()
-        node = Node(config)
+        node = Node(config, no_supervisor)
         await node.start()
         self._node = node
         if "listeners" not in self._settings:
-            # Clients of a broker that is stopped and started again find it where it was.
+            # After a restart, clients find the broker at the same port.
             self._port = self.port
         self._started.set()
         await self._stopping.wait()

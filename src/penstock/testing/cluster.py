@@ -1,11 +1,11 @@
-"""Several real nodes on this machine, to be killed and started again by a test.
+"""Several real nodes on this machine that a test can kill and restart.
 
-Each is a process of its own, as after `penstock start --nodes`: only a process can be killed. Files of a cluster, in
-a directory that is removed at the end unless it was given:
+Each node is its own process, as after `penstock start --nodes`, because only a process can be killed. The files of a
+cluster, in a directory that is removed at the end unless it was given:
 
     node-N.properties   settings
     node-N              data directory
-    node-N.log          what the node said, over all its starts
+    node-N.log          output of the node, over all its starts
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ READY = b" ready on "
 class Cluster:
     """`nodes` brokers with ids from 1 on; topics have three replicas and `min.insync.replicas` is 2.
 
-    `settings` are Kafka's broker settings by name and go to all nodes. With `data` the directory is kept, so that a
-    second Cluster can go on from it. A node that is started again has the port and the data it had. Flushing is left
-    to the system unless `durable`: what a killed process has written is not lost with it.
+    `settings` are Kafka's broker settings by name and apply to all nodes. With `data` the directory is kept, so that a
+    second Cluster can continue with it. A restarted node keeps its port and its data. Flushing is left to the operating
+    system unless `durable`: data written by a killed process is not lost.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class Cluster:
         self._nodes: dict[int, _NodeProcess] = {}
         self._ports: list[int] = []
         self._between: list[int] = []
-        """For the other nodes."""
+        """Used by the other nodes."""
         self._lock: int | None = None
 
-    # -- what it is ---------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of all nodes, also of those that do not run: clients try one after the other."""
+        """Of all nodes, including stopped ones: clients try one after the other."""
         self._check_started()
         return ",".join(f"{HOST}:{port}" for port in self._ports)
 
     @property
     def node_ids(self) -> list[int]:
-        """Of the nodes that run."""
+        """The running nodes."""
         return [node_id for node_id, node in self._nodes.items() if node.is_running]
 
     @property
     def data_directory(self) -> str:
-        """Where files and data of the nodes lie."""
+        """The directory with the files and data of the nodes."""
         self._check_started()
         return str(self._base)
 
     def log(self, node_id: int) -> str:
-        """What a node has said on standard output and standard error."""
+        """The node's standard output and standard error."""
         return self._node(node_id).log()
 
     def _check_started(self) -> None:
@@ -95,18 +95,18 @@ class Cluster:
             raise ValueError(f"there is no node {node_id!r}: use one of {', '.join(map(str, self._nodes))}")
         return self._nodes[node_id]
 
-    # -- up and down --------------------------------------------------------------------
+    # -- start and stop-----------------------------------------------------------------
 
     def start(self, node_id: int | None = None) -> Cluster:
-        """All nodes, or the one that was killed or stopped; returns when they serve. Raises ConfigError."""
+        """Start all nodes, or the one that was killed or stopped; return when they serve. Raises ConfigError."""
         if node_id is not None:
             node = self._node(node_id)
             if node.is_running:
-                raise RuntimeError(f"node {node_id} is running already")
+                raise RuntimeError(f"node {node_id} is already running")
             self._bring_up([node])
             return self
         if self._nodes:
-            raise RuntimeError("this cluster is running already: start(node_id) starts a node of it")
+            raise RuntimeError("this cluster is already running: start(node_id) starts one of its nodes")
         try:
             self._prepare()
             self._bring_up(self._nodes.values())
@@ -116,7 +116,7 @@ class Cluster:
         return self
 
     def stop(self, node_id: int | None = None) -> None:
-        """One node in good order, its leaders handed over; or all, and nothing is left. Safe to call twice for all."""
+        """Stop one node cleanly after handing over its leaders; or stop all and clean up (may be repeated)."""
         if node_id is not None:
             self._running(node_id).end(signal.SIGTERM)
         elif self._data is None:
@@ -135,7 +135,7 @@ class Cluster:
         self._running(node_id).end(signal.SIGKILL)
 
     def wait_in_sync(self, timeout_s: float = 30.0) -> None:
-        """Until all replicas of all topics are in sync, so that another node may be killed. Raises TimeoutError."""
+        """Wait until all replicas of all topics are in sync, and another node may be killed. Raises TimeoutError."""
         from penstock.sdk import BlockingAdmin
 
         deadline_s = time.monotonic() + timeout_s
@@ -149,7 +149,7 @@ class Cluster:
                 if time.monotonic() > deadline_s:
                     more = f" and {len(behind) - 3} more" if len(behind) > 3 else ""
                     raise TimeoutError(
-                        f"not in sync within {timeout_s:g} s: {', '.join(behind[:3])}{more}; nodes that run: "
+                        f"not in sync within {timeout_s:g} s: {', '.join(behind[:3])}{more}; running nodes: "
                         f"{', '.join(map(str, self.node_ids))}"
                     )
                 time.sleep(SYNC_POLL_S)
@@ -157,14 +157,14 @@ class Cluster:
     def _running(self, node_id: int) -> _NodeProcess:
         node = self._node(node_id)
         if not node.is_running:
-            raise RuntimeError(f"node {node_id} does not run")
+            raise RuntimeError(f"node {node_id} is not running")
         return node
 
     def _prepare(self) -> None:
-        """Files and ports; nothing runs yet."""
+        """Prepare files and ports; nothing runs yet."""
         if not isinstance(self._count, int) or not 1 < self._count <= MAX_NODES:
             raise ConfigError(
-                f"nodes={self._count!r}: use a number from 2 to {MAX_NODES}, or a Broker for a single one"
+                f"nodes={self._count!r}: use a number from 2 to {MAX_NODES}, or a Broker for a single node"
             )
         texts = {**replication(self._count), **texts_of(self._settings, durable=self._durable)}
         refuse_own_settings(texts, "{name} is in settings: a Cluster sets it for each node, leave it out")
@@ -173,13 +173,15 @@ class Cluster:
         try:
             self._lock = lock_directory(str(self._base))
             if self._lock is None:
-                raise ConfigError(f"{self._base} is in use: stop what runs there, or give another place as data")
+                raise ConfigError(f"{self._base} is in use: stop its cluster, or give another directory as data")
             if not self._ports:
                 ports = free_ports([HOST] * 2 * self._count)
                 self._ports, self._between = ports[: self._count], ports[self._count :]
             files = write_files(self._base, HOST, self._ports, self._between, [texts] * self._count)
         except OSError as error:
-            raise ConfigError(f"cannot write to {self._base}: {error.strerror}; give another place as data") from error
+            raise ConfigError(
+                f"cannot write to {self._base}: {error.strerror}; give another directory as data"
+            ) from error
         self._launcher = ThreadPoolExecutor(1, "penstock-cluster")
         self._nodes = {number: _NodeProcess(number, file, self._launcher) for number, file in enumerate(files, 1)}
 
@@ -213,7 +215,7 @@ class Cluster:
 
 
 class _NodeProcess:
-    """Started in the launcher's thread: a node is told to stop when the thread ends that started it."""
+    """Started in the launcher's thread: a node receives a signal to stop when its starting thread ends."""
 
     def __init__(self, number: int, file: Path, launcher: ThreadPoolExecutor) -> None:
         self._number = number
@@ -239,7 +241,7 @@ class _NodeProcess:
         while READY not in (said := self._said()):
             if not self.is_running:
                 lines = said.decode(errors="replace").splitlines()
-                why = lines[-1].removeprefix("penstock: ") if lines else "it has said nothing"
+                why = lines[-1].removeprefix("penstock: ") if lines else "no output"
                 raise ConfigError(f"node {self._number} could not be started: {why}")
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"node {self._number} did not start within {START_TIMEOUT_S:.0f} s:\n{self.log()}")
@@ -268,7 +270,7 @@ class _NodeProcess:
         self.wait()
 
     def discard(self) -> None:
-        """End it whatever its state."""
+        """Kill the process in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

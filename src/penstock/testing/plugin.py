@@ -1,7 +1,6 @@
-"""pytest fixtures, loaded by themselves wherever penstock is installed.
+"""pytest fixtures, loaded automatically where penstock is installed.
 
-A broker is imported by the first test that asks for it, so a suite that does not use it
-pays nothing.
+The first test that uses a broker imports it, so a suite without one pays nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def penstock_broker() -> Iterator[Broker]:
-    """One real broker for the whole session; tests keep apart by topic names."""
+    """One real broker for the whole session; tests use different topic names."""
     from penstock.testing import Broker
 
     with Broker() as broker:
@@ -26,7 +25,7 @@ def penstock_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def penstock_broker_factory() -> Iterator[Callable[..., Broker]]:
-    """Start brokers with settings of their own: `penstock_broker_factory({"num.partitions": 3})`."""
+    """Start brokers with their own settings: `penstock_broker_factory({"num.partitions": 3})`."""
     from penstock.testing import Broker
 
     brokers: list[Broker] = []
@@ -43,7 +42,7 @@ def penstock_broker_factory() -> Iterator[Callable[..., Broker]]:
 
 @pytest.fixture
 def penstock_cluster() -> Iterator[Cluster]:
-    """Three real nodes of this test alone: whatever it kills, the next test has a whole cluster."""
+    """Three real nodes for this test alone: whatever it kills, the next test has a whole cluster."""
     from penstock.testing import Cluster
 
     with Cluster() as cluster:

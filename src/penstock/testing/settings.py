@@ -1,4 +1,4 @@
-"""Broker settings as a test gives them: numbers and bools where a file has texts."""
+"""Broker settings as a test gives them: numbers and bools instead of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Given = Mapping[str, str | int | float | bool]
 
 
 def texts_of(settings: Given, *, durable: bool) -> dict[str, str]:
-    """As a properties file would have them, beside what suits a test. Raises ConfigError."""
+    """The settings as in a properties file, with defaults for tests. Raises ConfigError."""
     if "log.dirs" in settings or "log.dir" in settings:
         raise ConfigError("log.dirs is in settings: give the directory as data=...")
     texts = dict(CLOSED)

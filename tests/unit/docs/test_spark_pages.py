@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.spark import columns, config_for, options, sink_options
+from penstock.spark import config_for
+from penstock.spark.sink import options as sink_options
+from penstock.spark.source import columns, options
 from penstock.wire_client.blocking import security
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
