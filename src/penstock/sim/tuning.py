@@ -112,6 +112,7 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 LEFT_ALONE: Mapping[str, str] = {
     "unclean.leader.election.enable": "it applies to all topics, and the other topics must lose nothing",
     "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know of it before",
+    "transaction.partition.verification.enable": "without it a late batch of an older client may hold readers for ever",
 }
 
 ON_OFFSETS = ("compression.type", "index.interval.bytes", "min.insync.replicas", "segment.index.bytes", "segment.ms")

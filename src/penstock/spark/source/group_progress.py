@@ -82,7 +82,7 @@ class GroupProgress:
         except PenstockError as error:
             self._not_before = self._clock() + RETRY_S
             self._looked = None
-            self._warn(f"the progress of the query is not shown by group '{group}': {_reason(error)}")
+            self._warn(f"group '{group}' does not show the progress of the query: {_reason(error)}")
             return
         self._committed, self._committed_at = wanted, now
 

@@ -181,7 +181,7 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"kafka.acks": "all"}, "'kafka.acks' is not a consumer setting"),
         ({"kafka.isolation.level": "serializable"}, "'kafka.isolation.level' is 'serializable'"),
         ({"kafka.bootstrap.servers": "host:port"}, "'kafka.bootstrap.servers' has 'host:port': write HOST:PORT"),
-        ({"kafka.bootstrap.servers": ","}, "give HOST:PORT of at least one broker"),
+        ({"kafka.bootstrap.servers": ","}, "give HOST:PORT of one broker or more"),
         ({"kafka.security.protocol": "KERBEROS"}, "security.protocol=KERBEROS is not supported"),
     ],
 )
