@@ -330,7 +330,7 @@ def test_a_member_that_does_not_answer_is_waited_for(
         assert process.stdout is not None
         process.stdout.readline()
         process.kill()
-    with group_reader(penstock_broker, filled, group, "--max", "1", "--timeout", "1") as process:
+    with group_reader(penstock_broker, filled, group, "--max", "1", "--timeout", "3") as process:
         out, err = process.communicate(timeout=60)
     assert err.decode().startswith(f"penstock: group {group} is waiting for a member that does not answer; the")
     assert (process.returncode, len(out.splitlines())) == (0, 1)

@@ -300,7 +300,9 @@ def test_ready_line_names_every_interface(tmp_path: Path) -> None:
 )
 def test_settings_that_are_worth_a_warning(tmp_path: Path, setting: str, part: str) -> None:
     with started("--data", str(tmp_path), "--set", setting) as (process, _):
-        warnings = [line for line in stop(process).splitlines() if " WARNING " in line]
+        lines = stop(process).splitlines()
+    # On a busy machine the broker may also warn of a slow turn.
+    warnings = [line for line in lines if " WARNING " in line and "event loop held" not in line]
     assert len(warnings) == 1
     assert part in warnings[0]
 

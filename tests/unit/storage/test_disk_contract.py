@@ -85,11 +85,11 @@ def test_a_descriptor_goes_with_the_last_reference(tmp_path: Path) -> None:
     fd = file.fileno()
     held = FileSlice(file, 0, 0)
     del file
-    os.fstat(fd)
+    inode = os.fstat(fd).st_ino
     del held
     gc.collect()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(fd)
+    # Another thread may have been given the number meanwhile.
+    assert not os.path.exists(f"/proc/self/fd/{fd}") or os.stat(f"/proc/self/fd/{fd}").st_ino != inode
 
 
 def test_a_short_write_is_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
