@@ -22,9 +22,9 @@ GROUPS_FILE = RESULTS / "groups.json"
 _HEAD = """# Benchmarks
 
 This page is written by `make bench`, `make bench-partitions` and `make bench-groups`; do not edit it. Penstock and
-Apache Kafka run on the same machine. Both are up, and the rounds measure them in turn. Every figure is the median of the
-rounds, with the lowest and the highest in brackets. The ratio is Penstock / Apache Kafka: each round has a ratio, and the
-table shows their median, lowest and highest. "hit" and "missed" compare the median with the target.
+Apache Kafka run on the same machine. Both are up, and the rounds measure them in turn. Every figure is the median of
+the rounds, with the lowest and the highest in brackets. The ratio is Penstock / Apache Kafka: each round has a ratio,
+and the table shows their median, lowest and highest. "hit" and "missed" compare the median with the target.
 """
 
 _METHOD = """## How it is measured

@@ -40,8 +40,8 @@ _METHOD = """## How it is measured
 
 - Topics have three replicas and `min.insync.replicas=2`; every write is acks=all. All other settings are
   defaults. With "stock settings" Penstock flushes to disk before a replica counts a record as stored
-  (`flush.messages=1`), and Apache Kafka leaves flushing to the system (`flush.messages=9223372036854775807`). "flush off
-  on both" leaves it to the system on both.
+  (`flush.messages=1`), and Apache Kafka leaves flushing to the system (`flush.messages=9223372036854775807`).
+  With "flush off on both" both leave it to the system.
 - The load comes from the driver of `make bench` (one thread, one connection to each partition's leader, five
   requests in flight on each, prebuilt requests), except where a row names a stock client. It shares the machine's
   cores with all brokers. "driver" is the share of a core that it used (Penstock / Apache Kafka).
@@ -50,8 +50,9 @@ _METHOD = """## How it is measured
   threads do much of a flush, on both sides; only the row "CPU of the machine" counts them.
 - Latency is open loop: the time of a request begins when the request was due. The first two seconds are not counted.
 - kill -9 of a leader: a confluent-kafka producer with idempotence and no other setting sends 300 records/s to three
-  partitions. Then the leader of one partition is killed. The pause is the longest time without an acknowledgement from a
-  partition. The broker is started again, and the next kill comes when every replica is in sync. A round has three kills.
+  partitions. Then the leader of one partition is killed. The pause is the longest time without an acknowledgement
+  from a partition. The broker is started again, and the next kill comes when every replica is in sync. A round has
+  three kills.
 - Idle: a fresh cluster with one empty topic. The two clusters of the other tables run beside it.
 - Before the rounds each cluster gets the same warm-up of about a minute and a half.
 - The cluster that is not measured is idle. The table of idle brokers shows what that costs.
