@@ -22,33 +22,35 @@ GROUPS_FILE = RESULTS / "groups.json"
 _HEAD = """# Benchmarks
 
 This page is written by `make bench`, `make bench-partitions` and `make bench-groups`; do not edit it. Penstock and
-Apache Kafka run on the same machine, both up, one measured at a time, in interleaved rounds. Every figure is the median
-of the rounds, with the lowest and highest in brackets; the ratio is Penstock / Apache Kafka, the median of the ratios
-round by round, again with lowest and highest. "hit" and "missed" judge the median against the target.
+Apache Kafka run on the same machine. Both are up, and the rounds measure them in turn. Every figure is the median of
+the rounds, with the lowest and the highest in brackets. The ratio is Penstock / Apache Kafka: each round has a ratio,
+and the table shows their median, lowest and highest. "hit" and "missed" compare the median with the target.
 """
 
 _METHOD = """## How it is measured
 
-- The load is a raw-protocol driver (`bench/driver.py`): prebuilt requests, acks=all, one thread, one connection a
-  partition, five requests in flight on each. Every answer is checked for its correlation id and error code, and what is
-  fetched for its offsets and count. "driver" is the share of a core it used (Penstock / Apache Kafka): near 100 % it is
-  the driver that was measured.
-- MB are record values, 10^6 bytes. Broker CPU is that of the process with its children, including 0.2 s after the last
+- The load comes from a driver that speaks the protocol itself (`bench/driver.py`). It sends prebuilt requests with
+  acks=all from one thread, on one connection for each partition, with five requests in flight on each. It checks the
+  correlation id and the error code of every answer, and the offsets and the number of fetched records. "driver" is the
+  share of a core that the driver used (Penstock / Apache Kafka). Near 100 % the driver is the limit, not the broker.
+- MB are record values, 10^6 bytes. Broker CPU is that of the process and its children, until 0.2 s after the last
   answer. Memory is resident memory.
 - Flush is a topic setting, the same on both brokers: off is `flush.messages=9223372036854775807`, before
   acknowledgement is `flush.messages=1`. Where a section says default, each broker keeps its own.
-- Latency is open loop: each request counts from the moment it was due, so a stall shows in all it delayed; the first
-  two seconds are not counted. What is not answered 5 s after the last send was due counts with the time it has waited.
-- Before each run as much memory as it writes is touched and freed; runs stay below the kernel's write-back threshold;
-  topics are deleted through the API and everything is synced between runs. Both brokers get the same warm-up of about
-  1.5 GB.
-- Time to first message counts from process start on an empty data directory to the first acknowledged record, with the
-  topic created on the way. Apache Kafka's directory is formatted beforehand, outside the clock; Penstock formats its
-  own.
+- Latency is open loop: the time of a request begins when the request was due. So a stall shows in every request that it
+  delayed. The first two seconds are not counted. Five seconds after the last request was due, unanswered requests count
+  with the time that they have waited.
+- Before each run the benchmark touches and frees as much memory as the run writes. Runs stay below the kernel's
+  write-back threshold. Between runs topics are deleted through the API, and everything is synced. Both brokers get the
+  same warm-up of about 1.5 GB.
+- Time to first message begins with the start of the process on an empty data directory, includes the creation of the
+  topic, and ends with the first acknowledged record. Apache Kafka's directory is formatted before the clock starts;
+  Penstock formats its own directory while the clock runs.
 - Groups: members are confluent-kafka with no setting but address, group and protocol, in four processes beside both
-  brokers. The clock starts when they are told to join, before they connect, and when 10 are told to close; it stops
-  with the last change of what a member holds, when every partition has one holder and no member two more than another.
-  They close at other moments after the group formed in each round, since members hear of it by heartbeats 3 s apart.
+  brokers. The clock starts when the members are told to join, before they connect, or when ten are told to close. It
+  stops at the last change of an assignment, when every partition has one owner and the members' numbers of partitions
+  differ by at most one. Each round closes members at another moment after the group formed, because heartbeats are 3 s
+  apart.
   `group.initial.rebalance.delay.ms=0` on both, as in the properties file that Apache Kafka comes with.
 """
 

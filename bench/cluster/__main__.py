@@ -30,31 +30,32 @@ QUICK_SHARE = 0.1
 _HEAD = """# Benchmarks of a cluster
 
 This page is written by `make bench-cluster`; do not edit it. Three Penstock brokers and three of Apache Kafka (KRaft,
-each broker and controller in one) run on the same machine with the same properties files, both clusters up, one
-measured at a time, in interleaved rounds. Every figure is the median of the rounds, with the lowest and highest in
-brackets; the ratio is Penstock / Apache Kafka, the median of the ratios round by round. "hit" and "missed" judge the
-median against the target.
+each broker and controller in one) run on the same machine with the same properties files. Both clusters are
+up, and the rounds measure them in turn. Every figure is the median of the rounds, with the lowest and the highest in
+brackets. The ratio is Penstock / Apache Kafka: each round has a ratio, and the table shows their median, lowest and
+highest. "hit" and "missed" compare the median with the target.
 """
 
 _METHOD = """## How it is measured
 
-- Topics have three replicas and `min.insync.replicas=2`; every write is acks=all. All else is each system's default:
-  with "stock settings" Penstock flushes to disk before a replica counts a record as stored (`flush.messages=1`),
-  Apache Kafka leaves flushing to the system (`flush.messages=9223372036854775807`). "flush off on both" sets the
-  latter on both.
-- The load is the raw-protocol driver of `make bench` (one thread, one connection to each partition's leader, five
+- Topics have three replicas and `min.insync.replicas=2`; every write is acks=all. All other settings are
+  defaults. With "stock settings" Penstock flushes to disk before a replica counts a record as stored
+  (`flush.messages=1`), and Apache Kafka leaves flushing to the system (`flush.messages=9223372036854775807`).
+  With "flush off on both" both leave it to the system.
+- The load comes from the driver of `make bench` (one thread, one connection to each partition's leader, five
   requests in flight on each, prebuilt requests), except where a row names a stock client. It shares the machine's
-  cores with all brokers. "driver" is the share of a core it used (Penstock / Apache Kafka).
+  cores with all brokers. "driver" is the share of a core that it used (Penstock / Apache Kafka).
 - MB are record values as the producer sends them, 10^6 bytes, not times three. CPU and memory are sums over the three
-  brokers; CPU includes half a second after the last answer, memory is resident memory right after it. A flush is the
-  work of the kernel's own threads, on both sides; the row "CPU of the machine" counts them too.
-- Latency is open loop: each request counts from the moment it was due. The first two seconds are not counted.
-- kill -9 of a leader: a confluent-kafka producer with idempotence and no other setting sends 300 records/s over three
-  partitions while the leader of one is killed; a pause is the longest time that a partition got no acknowledgement. The
-  broker is started again, and the next kill comes when every replica is in sync. A round is three kills.
-- Idle: a fresh cluster with one empty topic, beside the other two clusters.
+  brokers. CPU is counted until half a second after the last answer, resident memory right after that answer. Kernel
+  threads do much of a flush, on both sides; only the row "CPU of the machine" counts them.
+- Latency is open loop: the time of a request begins when the request was due. The first two seconds are not counted.
+- kill -9 of a leader: a confluent-kafka producer with idempotence and no other setting sends 300 records/s to three
+  partitions. Then the leader of one partition is killed. The pause is the longest time without an acknowledgement
+  from a partition. The broker is started again, and the next kill comes when every replica is in sync. A round has
+  three kills.
+- Idle: a fresh cluster with one empty topic. The two clusters of the other tables run beside it.
 - Before the rounds each cluster gets the same warm-up of about a minute and a half.
-- The cluster that is not measured is idle, which costs what the idle row says.
+- The cluster that is not measured is idle. The table of idle brokers shows what that costs.
 """
 
 
