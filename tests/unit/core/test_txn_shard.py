@@ -526,6 +526,39 @@ def test_the_last_epoch_is_never_given_to_a_producer() -> None:
     assert world.init().epoch == 0
 
 
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_producer_that_goes_on_does_not_get_the_last_epoch_either(is_fenced: bool) -> None:
+    """The coordinator aborted its transaction with that epoch. It gets another id, also if it asks again."""
+    world = World()
+    old = worn(world, LARGEST_EPOCH - 1)
+    world.add(old, P0, version=2)
+    if is_fenced:
+        assert world.init(producer_id=old.producer_id, epoch=old.epoch).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    else:
+        world.pass_time(TIMEOUT_MS)
+    assert [one.epoch for one in world.markers] == [LARGEST_EPOCH]
+    world.write_markers()
+    fresh = world.init(producer_id=old.producer_id, epoch=old.epoch)
+    assert (fresh.code, fresh.epoch, fresh.producer_id > old.producer_id) == (ErrorCode.NONE, 0, True)
+    world.load()
+    assert world.init(producer_id=old.producer_id, epoch=old.epoch) == fresh
+    assert world.add(fresh, P1, version=2) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_whoever_comes_with_the_last_epoch_is_refused(version: int) -> None:
+    """Nobody was given it, and there is none to raise it to."""
+    world = World()
+    old = worn(world, LARGEST_EPOCH - 1)
+    world.add(old, P0, version=version)
+    world.pass_time(TIMEOUT_MS)
+    world.write_markers()
+    guessed = old._replace(epoch=LARGEST_EPOCH)
+    assert world.end(guessed, commit=False, version=version).code is ErrorCode.PRODUCER_FENCED
+    assert world.add(guessed, P0, version=version) is ErrorCode.PRODUCER_FENCED
+    assert world.state is State.COMPLETE_ABORT
+
+
 def test_a_late_end_does_not_bring_the_epoch_of_another_producer() -> None:
     """The other one speaks version 0, so its epoch stays the next one after that of the late request."""
     world = World()

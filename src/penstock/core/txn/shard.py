@@ -208,12 +208,15 @@ class TransactionShard:
             # No client gets this epoch: once the markers are written the producer gets the next one.
             self._fence(known, out, now_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        if known.is_exhausted and (request.epoch < 0 or request.epoch == known.epoch):
+        # The last epoch is of markers: a producer whose transaction was aborted with it goes on with another id, too.
+        may_rotate = request.epoch in (NO_EPOCH, known.epoch) or (
+            known.has_last_epoch and request.epoch == known.last_epoch
+        )
+        if known.is_exhausted and may_rotate:
             if request.spare_producer_id < 0:
                 out.reply(token, NEEDS_PRODUCER_ID)
                 return None
-            last_epoch = known.epoch if request.epoch >= 0 else NO_EPOCH
-            rotated = known.with_producer_id(request.spare_producer_id, last_epoch, timeout_ms, wall_ms)
+            rotated = known.with_producer_id(request.spare_producer_id, request.epoch, timeout_ms, wall_ms)
             self._store(rotated, out)
             out.reply(token, InitReply(ErrorCode.NONE, rotated.producer_id, rotated.epoch))
         else:
@@ -275,7 +278,7 @@ class TransactionShard:
         known = self.transactions.get(transactional_id)
         if known is None or known.producer_id != producer_id:
             return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if known.epoch != epoch:
+        if known.epoch != epoch or epoch >= LARGEST_EPOCH:
             return None, ErrorCode.PRODUCER_FENCED
         return known, ErrorCode.NONE
 
@@ -485,6 +488,8 @@ def _may_go_on(request: InitRequest, known: Transaction) -> bool:
 
 def _asked(request: EndRequest, known: Transaction) -> Request | ErrorCode:
     """Which request this is, by producer id and epoch. Under version 2 the epoch distinguishes a repetition."""
+    if request.epoch >= LARGEST_EPOCH:  # which no producer was given
+        return ErrorCode.PRODUCER_FENCED
     if request.version < FIRST_WITH_RISING_EPOCHS:
         if known.producer_id != request.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
