@@ -205,6 +205,10 @@ class TransactionShard:
         if isinstance(act, ErrorCode):
             return act
         if act is Act.FENCE:
+            if request.producer_id >= 0 and (request.producer_id, request.epoch) != (known.producer_id, known.epoch):
+                # Only its own producer knows the epoch of an open transaction: an earlier one must not abort it.
+                out.reply(token, InitReply(ErrorCode.PRODUCER_FENCED))
+                return None
             # No client gets this epoch: once the markers are written the producer gets the next one.
             self._fence(known, out, now_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -232,7 +236,9 @@ class TransactionShard:
             follow = known.initialised(known.epoch + 1, known.epoch, timeout_ms, wall_ms)
         elif request.epoch == known.last_epoch:
             # A repeated request: its epoch was raised, and the answer was lost.
+            # It may come yet again, with the id from before a change of ids.
             follow = known.initialised(known.epoch, known.last_epoch, timeout_ms, wall_ms)
+            follow = follow._replace(previous_producer_id=known.previous_producer_id)
         else:
             out.reply(token, InitReply(ErrorCode.PRODUCER_FENCED))
             return
