@@ -276,6 +276,27 @@ def test_used_up_epochs_bring_a_new_producer_id_at_the_end() -> None:
     assert world.add(ended, P1, version=2) is ErrorCode.NONE
 
 
+@pytest.mark.parametrize("epoch", [0, LARGEST_EPOCH - 1])
+def test_the_next_transaction_begins_while_the_markers_of_this_one_are_missing(epoch: int) -> None:
+    """KAFKA-18660. The client has its next epoch, or its next producer id, and may give up the next transaction."""
+    world = World()
+    producer = worn(world, epoch)
+    world.add(producer, P0, version=2)
+    following = world.end(producer, version=2)
+    assert world.add(following, P1, version=2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    for is_commit in (False, True):
+        assert world.end(following, commit=is_commit, version=2).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    again = world.init(producer_id=following.producer_id, epoch=following.epoch)
+    assert again.code is ErrorCode.CONCURRENT_TRANSACTIONS
+    late = following._replace(epoch=following.epoch + 1)
+    assert world.end(late, version=2).code is ErrorCode.PRODUCER_FENCED
+    assert world.add(late, P1, version=2) is ErrorCode.PRODUCER_FENCED
+    world.write_markers()
+    following = world.end(following, commit=False, version=2)
+    assert following.code is ErrorCode.NONE
+    assert world.add(following, P1, version=2) is ErrorCode.NONE
+
+
 def test_a_fence_with_the_last_epoch_does_not_overflow() -> None:
     world = World()
     old = worn(world, LARGEST_EPOCH - 1)

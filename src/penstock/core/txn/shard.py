@@ -282,9 +282,10 @@ class TransactionShard:
         if not transactional_id:
             return None, ErrorCode.INVALID_REQUEST
         known = self.transactions.get(transactional_id)
-        if known is None or known.producer_id != producer_id:
+        valid_epoch = None if known is None else known.epoch_of(producer_id)
+        if valid_epoch is None:
             return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if known.epoch != epoch or epoch >= LARGEST_EPOCH:
+        if epoch != valid_epoch or epoch >= LARGEST_EPOCH:
             return None, ErrorCode.PRODUCER_FENCED
         return known, ErrorCode.NONE
 
@@ -489,7 +490,7 @@ def _may_go_on(request: InitRequest, known: Transaction) -> bool:
     The id may be the previous one if its epochs were used up: then an answer was lost.
     """
     is_before = request.producer_id == known.previous_producer_id and request.epoch >= LARGEST_EPOCH - 1
-    return request.producer_id == known.producer_id or is_before
+    return is_before or known.epoch_of(request.producer_id) is not None
 
 
 def _asked(request: EndRequest, known: Transaction) -> Request | ErrorCode:
@@ -508,12 +509,13 @@ def _asked(request: EndRequest, known: Transaction) -> Request | ErrorCode:
         and known.epoch == 0
         and known.producer_id != request.producer_id
     )
-    if known.producer_id != request.producer_id and not has_new_id:
+    valid_epoch = known.epoch_of(request.producer_id)
+    if valid_epoch is None and not has_new_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # Not by the epoch alone: another producer may have been given the next one.
-    if known.last_epoch == request.epoch and (has_new_id or known.epoch == request.epoch + 1):
+    if known.last_epoch == request.epoch and (has_new_id or valid_epoch == request.epoch + 1):
         return Request.COMMIT_AGAIN if request.is_commit else Request.ABORT_AGAIN
-    if known.epoch != request.epoch:
+    if request.epoch != valid_epoch:
         return ErrorCode.PRODUCER_FENCED
     return Request.COMMIT if request.is_commit else Request.ABORT
 
