@@ -169,14 +169,20 @@ class MarkerSender:
         del self._writing[task]
 
     async def _write_here(self, one: Outgoing) -> None:
-        codes = await self._local.write(one.task.due, one.task.coordinator_epoch, one.places)
+        codes: dict[Place, ErrorCode] | None = None
+        try:
+            codes = await self._local.write(one.task.due, one.task.coordinator_epoch, one.places)
+        finally:
+            if codes is None:  # a defect: as in `_work`
+                self._later(one.task, one.places, LONGEST_RETRY_S)
         if not self._answered(self._node_id, one, codes):
             self._pauses.pop(self._node_id, None)
 
     async def _deliver(self, broker: int, some: Sequence[Outgoing]) -> None:
         answers = await self._ask(broker, some)
         left_any = False
-        for one, codes in zip(some, answers, strict=True):
+        # All or none: an answered marker is not sent again after a defect, the next transaction may have begun.
+        for one, codes in list(zip(some, answers, strict=True)):
             left_any |= self._answered(broker, one, codes)
         if not left_any:
             self._pauses.pop(broker, None)

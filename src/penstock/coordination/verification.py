@@ -121,4 +121,9 @@ class Verifier:
             for topic in result.topic_results
             for partition in topic.results_by_partition
         }
-        return {place: found.get(place, ErrorCode.UNKNOWN_SERVER_ERROR) for place in request.partitions}
+        codes = {place: found.get(place, ErrorCode.UNKNOWN_SERVER_ERROR) for place in request.partitions}
+        # Beside a partition that is not there, as one of a deleted topic: the others are sent again without it.
+        return {
+            place: ErrorCode.COORDINATOR_NOT_AVAILABLE if code is ErrorCode.OPERATION_NOT_ATTEMPTED else code
+            for place, code in codes.items()
+        }

@@ -201,6 +201,15 @@ async def test_a_partition_that_the_answer_leaves_out_is_not_confirmed() -> None
     assert codes == {T0: ErrorCode.NONE, T1: ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
+async def test_a_partition_beside_one_that_is_not_there_may_be_asked_about_again() -> None:
+    """The client sends that batch again, alone. OPERATION_NOT_ATTEMPTED would end its transaction."""
+    coordinator = Coordinator(
+        THERE, [{T0: ErrorCode.OPERATION_NOT_ATTEMPTED, U0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}]
+    )
+    codes = await verifier(coordinator).verify(request(T0, U0, version=2), 0.01)
+    assert codes == {T0: ErrorCode.COORDINATOR_NOT_AVAILABLE, U0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
 async def test_the_setting_switches_it_off() -> None:
     coordinator = Coordinator(HERE, [ErrorCode.NONE])
     assert verifier(coordinator).is_on

@@ -357,6 +357,19 @@ def test_an_offset_for_the_topic_made_anew_is_not_taken_for_one_of_the_old(monke
     assert [driver.committed(group_id=group) for group in ("g0", "g3", "g4")] == [None, 77, 77]
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_offset_that_is_deleted_while_it_is_pending_does_not_come_back(is_restarted: bool) -> None:
+    driver = TransactionalDriver()
+    driver.commit_in(A, 5)
+    driver.commit_in(A, 6, partition=1)
+    driver.delete_offset("t", 0)
+    if is_restarted:
+        driver.restart()
+    assert driver.stable(0, 1) == [None, "unstable"]
+    driver.end_transaction(A, commit=True)
+    assert driver.stable(0, 1) == [None, 6]
+
+
 def test_a_group_with_pending_offsets_does_not_expire() -> None:
     driver = TransactionalDriver(RETENTION)
     driver.commit(3)

@@ -422,8 +422,9 @@ class GroupShard:
             for topic, partition in request.partitions:
                 is_used = not group.is_empty and group.is_subscribed(topic)
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_used else ErrorCode.NONE)
-                if not is_used and self.offsets.get(group.group_id, topic, partition) is not None:
-                    out.records.append(OffsetTombstone(group.group_id, topic, partition))
+                place = group.group_id, topic, partition
+                if not is_used and (self.offsets.get(*place) is not None or self.pending.has(place)):
+                    out.records.append(OffsetTombstone(*place))
             out.reply(token, DeleteOffsetsReply(ErrorCode.NONE, tuple(errors)))
         return out
 

@@ -205,15 +205,22 @@ class TransactionShard:
         if isinstance(act, ErrorCode):
             return act
         if act is Act.FENCE:
+            if request.producer_id >= 0 and (request.producer_id, request.epoch) != (known.producer_id, known.epoch):
+                # Only its own producer knows the epoch of an open transaction: an earlier one must not abort it.
+                out.reply(token, InitReply(ErrorCode.PRODUCER_FENCED))
+                return None
             # No client gets this epoch: once the markers are written the producer gets the next one.
             self._fence(known, out, now_ms)
             return ErrorCode.CONCURRENT_TRANSACTIONS
-        if known.is_exhausted and (request.epoch < 0 or request.epoch == known.epoch):
+        # The last epoch is of markers: a producer whose transaction was aborted with it goes on with another id, too.
+        may_rotate = request.epoch in (NO_EPOCH, known.epoch) or (
+            known.has_last_epoch and request.epoch == known.last_epoch
+        )
+        if known.is_exhausted and may_rotate:
             if request.spare_producer_id < 0:
                 out.reply(token, NEEDS_PRODUCER_ID)
                 return None
-            last_epoch = known.epoch if request.epoch >= 0 else NO_EPOCH
-            rotated = known.with_producer_id(request.spare_producer_id, last_epoch, timeout_ms, wall_ms)
+            rotated = known.with_producer_id(request.spare_producer_id, request.epoch, timeout_ms, wall_ms)
             self._store(rotated, out)
             out.reply(token, InitReply(ErrorCode.NONE, rotated.producer_id, rotated.epoch))
         else:
@@ -229,7 +236,9 @@ class TransactionShard:
             follow = known.initialised(known.epoch + 1, known.epoch, timeout_ms, wall_ms)
         elif request.epoch == known.last_epoch:
             # A repeated request: its epoch was raised, and the answer was lost.
+            # It may come yet again, with the id from before a change of ids.
             follow = known.initialised(known.epoch, known.last_epoch, timeout_ms, wall_ms)
+            follow = follow._replace(previous_producer_id=known.previous_producer_id)
         else:
             out.reply(token, InitReply(ErrorCode.PRODUCER_FENCED))
             return
@@ -273,9 +282,10 @@ class TransactionShard:
         if not transactional_id:
             return None, ErrorCode.INVALID_REQUEST
         known = self.transactions.get(transactional_id)
-        if known is None or known.producer_id != producer_id:
+        valid_epoch = None if known is None else known.epoch_of(producer_id)
+        if valid_epoch is None:
             return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
-        if known.epoch != epoch:
+        if epoch != valid_epoch or epoch >= LARGEST_EPOCH:
             return None, ErrorCode.PRODUCER_FENCED
         return known, ErrorCode.NONE
 
@@ -480,11 +490,13 @@ def _may_go_on(request: InitRequest, known: Transaction) -> bool:
     The id may be the previous one if its epochs were used up: then an answer was lost.
     """
     is_before = request.producer_id == known.previous_producer_id and request.epoch >= LARGEST_EPOCH - 1
-    return request.producer_id == known.producer_id or is_before
+    return is_before or known.epoch_of(request.producer_id) is not None
 
 
 def _asked(request: EndRequest, known: Transaction) -> Request | ErrorCode:
     """Which request this is, by producer id and epoch. Under version 2 the epoch distinguishes a repetition."""
+    if request.epoch >= LARGEST_EPOCH:  # which no producer was given
+        return ErrorCode.PRODUCER_FENCED
     if request.version < FIRST_WITH_RISING_EPOCHS:
         if known.producer_id != request.producer_id:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -497,12 +509,13 @@ def _asked(request: EndRequest, known: Transaction) -> Request | ErrorCode:
         and known.epoch == 0
         and known.producer_id != request.producer_id
     )
-    if known.producer_id != request.producer_id and not has_new_id:
+    valid_epoch = known.epoch_of(request.producer_id)
+    if valid_epoch is None and not has_new_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     # Not by the epoch alone: another producer may have been given the next one.
-    if known.last_epoch == request.epoch and (has_new_id or known.epoch == request.epoch + 1):
+    if known.last_epoch == request.epoch and (has_new_id or valid_epoch == request.epoch + 1):
         return Request.COMMIT_AGAIN if request.is_commit else Request.ABORT_AGAIN
-    if known.epoch != request.epoch:
+    if request.epoch != valid_epoch:
         return ErrorCode.PRODUCER_FENCED
     return Request.COMMIT if request.is_commit else Request.ABORT
 

@@ -109,8 +109,9 @@ _ROWS: dict[Request, tuple[Act | ErrorCode, ...]] = {
     Request.ADD: (Act.ADD, Act.ADD, _BUSY, _BUSY, Act.ADD, Act.ADD),
     Request.COMMIT_V1: (_WRONG, Act.COMMIT, _BUSY, _WRONG, Act.CONFIRM, _WRONG),
     Request.ABORT_V1: (_WRONG, Act.ABORT, _WRONG, _BUSY, _WRONG, Act.CONFIRM),
-    Request.COMMIT: (_WRONG, Act.COMMIT, _FENCED, _FENCED, _WRONG, _WRONG),
-    Request.ABORT: (Act.ABORT_EMPTY, Act.ABORT, _FENCED, _FENCED, Act.ABORT_EMPTY, Act.ABORT_EMPTY),
+    # While a transaction ends, these are about the next one, which the client has begun: its epoch is the next one.
+    Request.COMMIT: (_WRONG, Act.COMMIT, _BUSY, _BUSY, _WRONG, _WRONG),
+    Request.ABORT: (Act.ABORT_EMPTY, Act.ABORT, _BUSY, _BUSY, Act.ABORT_EMPTY, Act.ABORT_EMPTY),
     Request.COMMIT_AGAIN: (_FENCED, _FENCED, _BUSY, _WRONG, Act.CONFIRM, _WRONG),
     Request.ABORT_AGAIN: (_FENCED, _FENCED, _WRONG, _BUSY, _WRONG, Act.CONFIRM),
 }

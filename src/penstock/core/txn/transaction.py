@@ -73,6 +73,15 @@ class Transaction(NamedTuple):
         """(producer id, epoch) with which the client continues after the decided end."""
         return (self.next_producer_id, 0) if self.next_producer_id >= 0 else (self.producer_id, self.epoch)
 
+    def epoch_of(self, producer_id: int) -> int | None:
+        """The epoch of the client that has this producer id; None: no client has it.
+
+        Where the end of a transaction brings another id, its client goes on with that one before the markers are there.
+        """
+        if producer_id == self.producer_id:
+            return self.epoch
+        return 0 if 0 <= producer_id == self.next_producer_id else None
+
     # # -- successors -------------------------------------------------------------------------
 
     def initialised(self, epoch: int, last_epoch: int, timeout_ms: int, now_ms: int) -> Transaction:
