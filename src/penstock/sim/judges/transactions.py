@@ -53,10 +53,14 @@ class Attempt:
     sent: list[Sent] = field(default_factory=list)
     ending: Ending = Ending.OPEN
     asked_s: float | None = None
-    """When the instance first asked for its end."""
+    """When its end was first asked for."""
     ended_s: float | None = None
     refusal: str = ""
     """What a coordinator said to a commit that it had been asked for before."""
+    prepared_s: float | None = None
+    """Under two-phase commit: when the decision about it was made, outside of the cluster."""
+    is_decided_to_commit: bool = False
+    """Then: what the decision is."""
 
     def send(self, place: Place, number: int, row: int) -> Sent:
         sent = Sent(place, b"%s/%d" % (self.name.encode(), number), number, row)
@@ -101,6 +105,8 @@ class TransactionHistory:
     begun: list[Begun] = field(default_factory=list)
     source_reads: list[SourceRead] = field(default_factory=list)
     delivered: dict[Place, dict[int, Delivered]] = field(default_factory=dict)
+    audited: dict[Place, frozenset[int]] = field(default_factory=dict)
+    """In the end: the offsets that a reader of committed records was given."""
     counts: Counter[str] = field(default_factory=Counter)
     on_begun: Callable[[Begun], None] = lambda _: None
 
@@ -125,5 +131,6 @@ class TransactionHistory:
             "transactions aborted": endings[Ending.ABORTED],
             "transactions left": endings[Ending.OPEN],
             "transactions in doubt": endings[Ending.UNKNOWN],
+            "transactions prepared": sum(attempt.prepared_s is not None for attempt in self.attempts),
             "transactional reads": sum(map(len, self.delivered.values())),
         }
