@@ -39,7 +39,7 @@ ENDINGS = ("power failure", "kill", "stop")
 VOTER_CHANGES_CHANCE = 0.25
 TUNER_CHANCE = 0.35
 TRANSACTIONS_CHANCE = 0.25
-TWO_PHASES_CHANCE, NOTHING_CHANCE = 0.4, 0.4
+TWO_PHASES_CHANCE, ODD_ENDS_CHANCE = 0.4, 0.4
 OLDER_HISTORIES = frozenset((27, 36, 102))
 """Seeds that show a planted bug as they are. They get no transactions, which would make them other histories."""
 UNCLEAN_CHANCE = 0.1
@@ -75,8 +75,8 @@ class TransactionPlan:
     """Transactions are open for long, so that coordinators move meanwhile."""
     has_two_phases: bool
     """Some are decided outside, and have no time-out."""
-    ends_nothing: bool
-    """Some are ended to which nothing was added."""
+    has_odd_ends: bool
+    """Some are ended to which nothing was added, and some are aborted after the coordinator has done so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ def _draw_transactions(random: Random, later: Random) -> TransactionPlan | None:
         random.randint(0, sources),
         random.random() < 0.4,
         later.random() < TWO_PHASES_CHANCE,
-        later.random() < NOTHING_CHANCE,
+        later.random() < ODD_ENDS_CHANCE,
     )
 
 

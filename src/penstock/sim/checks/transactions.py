@@ -24,8 +24,6 @@ KEPT = "what is acknowledged is kept"
 PREPARED = "a prepared transaction waits for its decision"
 CONFIRMED = "a commit that is asked for again is confirmed"
 READ = "what was read as committed stays so"
-LATEST_S = 3.0
-"""So long after it was sent, a request may be heard."""
 
 
 @dataclass(slots=True)
@@ -205,11 +203,7 @@ def _check_prepared(history: TransactionHistory, found: Sequence[_Found]) -> Non
 def _may_be_replaced(history: TransactionHistory, attempt: Attempt, since_s: float, until_s: float) -> bool:
     """Whether a coordinator may have heard in that time that a producer wants to begin."""
     asked = history.asked.get(attempt.transactional_id, [])
-    own = [at_s for at_s, instance in asked if instance == attempt.instance]
-    others = [at_s for at_s, instance in asked if instance != attempt.instance]
-    # The only request of its own was answered before the transaction began.
-    is_answered = attempt.prepared_s is not None and len(own) == 1
-    return any(since_s - LATEST_S < at_s < until_s for at_s in (others if is_answered else others + own))
+    return any(one.at_s < until_s and one.until_s > since_s for one in asked)
 
 
 def check_begun(begun: Sequence[Begun]) -> None:

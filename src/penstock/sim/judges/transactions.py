@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from penstock.sim.judges.history import Place
 
+LATEST_S = 3.0
+"""So long after it was sent, a request may be heard."""
+
 
 class Ending(Enum):
     OPEN = "open"
@@ -68,6 +71,16 @@ class Attempt:
         return sent
 
 
+@dataclass(slots=True)
+class Asked:
+    """An instance asked a coordinator to let it begin, which ends what others have open under this id."""
+
+    at_s: float
+    instance: int
+    until_s: float
+    """No coordinator hears it later than that."""
+
+
 class Begun(NamedTuple):
     """A coordinator gave an instance a producer id and an epoch, as InitProducerId or EndTxn asks for them."""
 
@@ -100,8 +113,8 @@ class Delivered(NamedTuple):
 class TransactionHistory:
     time: Callable[[], float]
     attempts: list[Attempt] = field(default_factory=list)
-    asked: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    """When instances of a transactional id asked to begin, and which ones."""
+    asked: dict[str, list[Asked]] = field(default_factory=dict)
+    """By transactional id."""
     begun: list[Begun] = field(default_factory=list)
     source_reads: list[SourceRead] = field(default_factory=list)
     delivered: dict[Place, dict[int, Delivered]] = field(default_factory=dict)
@@ -116,8 +129,10 @@ class TransactionHistory:
         self.attempts.append(attempt)
         return attempt
 
-    def asks_to_begin(self, transactional_id: str, instance: int) -> None:
-        self.asked.setdefault(transactional_id, []).append((self.time(), instance))
+    def asks_to_begin(self, transactional_id: str, instance: int) -> Asked:
+        asked = Asked(self.time(), instance, self.time() + LATEST_S)
+        self.asked.setdefault(transactional_id, []).append(asked)
+        return asked
 
     def begins(self, begun: Begun) -> None:
         self.begun.append(begun)

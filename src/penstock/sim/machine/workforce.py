@@ -192,7 +192,7 @@ class Workforce:
                     stage.now_ms,
                     is_slow=plan.is_slow,
                     has_two_phases=plan.has_two_phases,
-                    ends_nothing=plan.ends_nothing,
+                    has_odd_ends=plan.has_odd_ends,
                 )
                 writers.append(stage.spawn(name, one.run(stage.has_ended, random.uniform(0.005, 0.15))))
         reader = CommittedReader(stage.caller("committed"), stage.transactions, places)

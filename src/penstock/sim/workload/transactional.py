@@ -128,8 +128,9 @@ class TransactionalProducer:
         now_ms: Callable[[], int],
         is_calm: bool = False,
         is_two_phase: bool = False,
+        begins_once: bool = False,
     ) -> None:
-        """`is_calm`: it asks for everything once, and does not vanish."""
+        """`is_calm`: it asks for everything once, and does not vanish. `begins_once`: InitProducerId too."""
         self._caller = caller
         self._history = history
         self.transactional_id = transactional_id
@@ -137,6 +138,7 @@ class TransactionalProducer:
         self.timeout_ms = timeout_ms
         self.version = version
         self.is_two_phase = is_two_phase
+        self._begins_once = begins_once
         self._now_ms = now_ms
         self._sends_late = not is_calm and version >= FIRST_WITH_RISING_EPOCHS
         self._vanishes_chance = 0.0 if is_calm else VANISHES_CHANCE
@@ -203,8 +205,7 @@ class TransactionalProducer:
         return NEWEST[self.version][api]
 
     def _may_come_late(self, api: Api) -> bool:
-        """A second InitProducerId would abort what is prepared."""
-        return self._sends_late and not (self.is_two_phase and api is Api.INIT_PRODUCER_ID)
+        return self._sends_late and not (self._begins_once and api is Api.INIT_PRODUCER_ID)
 
     async def _arrive_late(self, address: Address, api: Api, request: Message, kind: type[R]) -> None:
         """As one that was given up on, sent again over another connection, and that the network had kept."""
@@ -254,10 +255,12 @@ class TransactionalProducer:
             enable2_pc=self.is_two_phase,
         )
         asked_s = self._history.time()
-        self._history.asks_to_begin(self.transactional_id, self.instance)
+        asked = self._history.asks_to_begin(self.transactional_id, self.instance)
         address = await self._coordinator()
         answer = await self._send(address, Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, "begin")
         code = error_code(answer.error_code)
+        if not self._may_come_late(Api.INIT_PRODUCER_ID):
+            asked.until_s = self._history.time()
         if code is ErrorCode.NONE:
             self._go_on_as(answer.producer_id, answer.producer_epoch)
             self._history.begins(

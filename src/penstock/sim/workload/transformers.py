@@ -55,6 +55,8 @@ DECIDES_AFTER = (1.0, 1.6)
 UNHEARD_CHANCE = 0.4
 """Of a supervisor that ends a prepared transaction: it does not hear the answer, and another one asks again."""
 NOTHING_CHANCE, COMMITS_NOTHING_CHANCE = 0.08, 0.35
+OVERDUE_CHANCE, OVERDUE = 0.15, (1.0, 1.3)
+"""Of a transaction that is aborted: how long it is open, of its time-out."""
 STAYS_CHANCE = 0.93
 AWAY_S = 0.3
 RETRY_S = 0.08
@@ -97,7 +99,7 @@ class Transformer:
         is_slow: bool = False,
         is_calm: bool = False,
         has_two_phases: bool = False,
-        ends_nothing: bool = False,
+        has_odd_ends: bool = False,
     ) -> None:
         self._caller = caller
         self._history = history
@@ -107,7 +109,7 @@ class Transformer:
         self._is_slow = is_slow
         self._is_calm = is_calm
         self._has_two_phases = has_two_phases
-        self._ends_nothing = ends_nothing
+        self._has_odd_ends = has_odd_ends
         self.transactional_id = f"transformer-{source.partition}"
         self._reader = Reader(caller, rows, [source])
         self._numbers = 0
@@ -197,6 +199,7 @@ class Transformer:
             now_ms=self._now_ms,
             is_calm=self._is_calm,
             is_two_phase=is_two_phase,
+            begins_once=self._has_two_phases,  # a late one would abort what another has prepared
         )
 
     async def _live(self, producer: TransactionalProducer, is_over: Callable[[], bool], pause_s: float) -> None:
@@ -212,7 +215,8 @@ class Transformer:
         """One transaction: how far the source is read afterwards."""
         rows = await self._read(position, most)
         await producer.refresh()
-        if self._ends_nothing and not producer.adds_partitions and self._caller.random.random() < NOTHING_CHANCE:
+        has_odd_ends = self._has_odd_ends and not producer.adds_partitions
+        if has_odd_ends and self._caller.random.random() < NOTHING_CHANCE:
             await producer.end_nothing(is_commit=self._caller.random.random() < COMMITS_NOTHING_CHANCE)
         attempt = self._history.begin(
             self.transactional_id, producer.instance, (producer.producer_id, producer.epoch), self._source
@@ -230,6 +234,9 @@ class Transformer:
                 attempt.prepared_s, attempt.is_decided_to_commit = self._history.time(), is_commit
                 raise _Prepared(attempt)
         await self._linger(producer)
+        if has_odd_ends and self._caller.random.random() < OVERDUE_CHANCE:
+            await asyncio.sleep(self._caller.random.uniform(*OVERDUE) * producer.timeout_ms / 1000)
+            is_commit = False
         if self._is_slow and self._caller.random.random() < LAST_CHANCE:
             await asyncio.sleep(self._caller.random.uniform(*LASTS) * producer.timeout_ms / 1000)
         await producer.end(attempt, is_commit=is_commit)
