@@ -216,7 +216,7 @@ def draw(
         sizes={
             **draw_sizes(Random(f"{seed}/sizes")),
             **(scene.sizes if scene is not None else {}),
-            **(draw_epochs(of_transactions) if transactions is not None else {}),
+            **_draw_epochs(of_transactions, transactions),
         },
         topics=tuple(topics),
         producers=random.randint(1, 2),
@@ -257,6 +257,11 @@ def _draw_transactions(random: Random, later: Random) -> TransactionPlan | None:
         later.random() < TWO_PHASES_CHANCE,
         later.random() < ODD_ENDS_CHANCE,
     )
+
+
+def _draw_epochs(random: Random, transactions: TransactionPlan | None) -> dict[str, int]:
+    """Odd ends are odder at the last epoch."""
+    return {} if transactions is None else draw_epochs(random, are_few=transactions.has_odd_ends)
 
 
 def _draw_ending(random: Random, is_durable: bool, faults: Sequence[Fault]) -> str:

@@ -54,8 +54,10 @@ DECIDES_AFTER = (1.0, 1.6)
 """Of the time-out that the instance named, which does not count."""
 UNHEARD_CHANCE = 0.4
 """Of a supervisor that ends a prepared transaction: it does not hear the answer, and another one asks again."""
+INSISTS_S = 30.0
+"""Longer than a history has faults. If nobody answers for so long, the judges of healed clusters say why."""
 NOTHING_CHANCE, COMMITS_NOTHING_CHANCE = 0.08, 0.35
-OVERDUE_CHANCE, OVERDUE = 0.15, (1.0, 1.3)
+OVERDUE_CHANCE, OVERDUE = 0.25, (1.0, 1.2)
 """Of a transaction that is aborted: how long it is open, of its time-out."""
 STAYS_CHANCE = 0.93
 AWAY_S = 0.3
@@ -133,7 +135,9 @@ class Transformer:
 
     async def _take_over(self) -> None:
         """What a dead instance has left open has no time-out: the next producer ends it."""
-        while True:
+        time = asyncio.get_running_loop().time
+        ends_s = time() + INSISTS_S
+        while time() < ends_s:
             producer = self._producer(is_two_phase=False)
             try:
                 await producer.begin()
@@ -145,8 +149,10 @@ class Transformer:
 
     async def _decide(self, prepared: _Prepared, gone: TransactionalProducer) -> None:
         """From outside, until a coordinator has confirmed it or refused it."""
+        time = asyncio.get_running_loop().time
         await asyncio.sleep(self._caller.random.uniform(*DECIDES_AFTER) * gone.timeout_ms / 1000)
-        while True:
+        ends_s = time() + INSISTS_S
+        while time() < ends_s:
             heir = self._producer(version=gone.version, is_two_phase=True)
             heir.resume(gone.producer_id, gone.epoch, vanishes_chance=UNHEARD_CHANCE)
             try:
