@@ -17,12 +17,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
 from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.sim.workload.transaction_codes import (
+    DECIDED_AGAINST,
+    OVER,
+    PASSING,
+    MustAbort,
+    ProducerOver,
+    Unheard,
+    Vanished,
+)
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -68,51 +77,6 @@ LATE_S = (0.05, 0.5, 2.0)
 DAWDLES_CHANCE = 0.6
 VANISHES_CHANCE = 0.01
 """Of a process, at each request: while it is under way."""
-PASSING = frozenset(
-    (
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.OPERATION_NOT_ATTEMPTED,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.NETWORK_EXCEPTION,
-    )
-)
-OVER = frozenset(
-    (
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    )
-)
-DECIDED_AGAINST = OVER | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
-"""Said by a coordinator that did nothing."""
-
-
-class ProducerOver(PenstockError):
-    """Another has taken its place, or nobody answers it: it can do nothing more."""
-
-
-class Unheard(ProducerOver):
-    """Nobody has told it what came of its transaction."""
-
-
-class MustAbort(PenstockError):
-    """Not all of this transaction is known to be there."""
-
-
-class Vanished(PenstockError):
-    """The process is gone, and says nothing more."""
 
 
 class TransactionalProducer:

@@ -21,7 +21,8 @@ from penstock.sim.judges.history import History, Place
 from penstock.sim.judges.transactions import Attempt, Sent, SourceRead, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.readers import Reader
-from penstock.sim.workload.transactional import MustAbort, ProducerOver, TransactionalProducer, Unheard, Vanished
+from penstock.sim.workload.transaction_codes import MustAbort, ProducerOver, Unheard, Vanished
+from penstock.sim.workload.transactional import TransactionalProducer
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
