@@ -73,7 +73,7 @@ FOUND_BY: dict[str, int] = {
     "walks-from-the-start": 0,
     "renames-unsynced": 0,
     "ends-the-next": 40,
-    "opens-late": 32,
+    "opens-late": 40,
     "refuses-a-repeated-marker": 30,
     "rises-twice": 7,
     "never-used-up": 17,
