@@ -1,7 +1,9 @@
 """Broker settings of group, share and transaction coordinators.
 
 Data only; `keys` describes a row. Names, types, defaults and limits are those of Apache
-Kafka 4.3.
+Kafka 4.3; deviation:
+- transaction.two.phase.commit.enable is true, in Kafka false. Sinks need it for exactly once, and without ACLs whoever
+  reaches the port can do worse than leave a transaction open.
 """
 
 # The table is readable only with one row per line, so wrapping and its check are off.
@@ -108,6 +110,6 @@ COORDINATION_ROWS: tuple[Row, ...] = (
     ("transaction.state.log.num.partitions", "int", "50", "1..", "re", "Partitions of the transaction topic."),
     ("transaction.state.log.replication.factor", "short", "3", "1..", "re", "Replicas of the transaction topic."),
     ("transaction.state.log.segment.bytes", "int", "104857600", "1..", "re", "Segment size of the transaction topic."),
-    ("transaction.two.phase.commit.enable", "boolean", "false", "", "r", "Whether an external coordinator may prepare transactions."),
+    ("transaction.two.phase.commit.enable", "boolean", "true", "", "re", "Whether producers may begin transactions that an outside coordinator decides (KIP-939): they have no time-out."),
     ("transactional.id.expiration.ms", "int", "604800000", "1..", "re", "Time after which an unused transactional id expires."),
 )

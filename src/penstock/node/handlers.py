@@ -47,7 +47,7 @@ from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.handlers.find_coordinator import FindCoordinatorHandler
 from penstock.api.handlers.heartbeat import HeartbeatHandler
 from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
-from penstock.api.handlers.init_producer_id import InitProducerIdHandler
+from penstock.api.handlers.init_producer_id import InitProducerIdHandler, WithoutTwoPhaseCommitHandler
 from penstock.api.handlers.join_group import JoinGroupHandler
 from penstock.api.handlers.leave_group import LeaveGroupHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
@@ -71,6 +71,7 @@ from penstock.api.handlers.write_txn_markers import WriteTxnMarkersHandler
 from penstock.api.request_times import RequestTimes
 from penstock.api.topic_creation import TopicCreation
 from penstock.api.traffic import Traffic
+from penstock.config.broker import BrokerConfig
 from penstock.node.coordinators import Coordinators
 from penstock.node.membership import Membership
 from penstock.ports.clock import Clock, Entropy
@@ -153,14 +154,13 @@ def _fetch(kind: type[FetchHandler], on: Parts) -> FetchHandler:
     )
 
 
-SERVED: tuple[Served, ...] = (
-    _line(ApiVersionsHandler, lambda kind, on: kind(on.image, on.applied_index, FOR_CLIENTS)),
+_ALWAYS: tuple[Served, ...] = (
+    _line(ApiVersionsHandler, lambda kind, on: kind(on.image, on.applied_index, for_clients(on.config))),
     _line(ProduceHandler, _produce),
     _line(FetchHandler, _fetch),
     _line(ListOffsetsHandler, lambda kind, on: kind(on.partitions, on.workers, on.records)),
     _line(MetadataHandler, lambda kind, on: kind(on.cluster, on.creation)),
     _line(DeleteRecordsHandler, lambda kind, on: kind(on.partitions)),
-    _line(InitProducerIdHandler, lambda kind, on: kind(on.membership.access, on.transactions)),
     _line(OffsetForLeaderEpochHandler, lambda kind, on: kind(on.partitions)),
     _line(DescribeProducersHandler, lambda kind, on: kind(on.partitions)),
     _line(FindCoordinatorHandler, lambda kind, on: kind(on.cluster, on.groups, on.transactions)),
@@ -212,8 +212,16 @@ SERVED: tuple[Served, ...] = (
     _line(RemoveRaftVoterHandler, lambda kind, on: kind(on.controller.voters, on.cluster)),
 )
 
-FOR_CLIENTS: tuple[type[Handler], ...] = tuple(served.kind for served in SERVED)
-"""The APIs for clients, for a node that has not built its handlers yet."""
+
+def _served(config: BrokerConfig) -> tuple[Served, ...]:
+    has_two_phases = config.transaction_two_phase_commit_enable
+    begins = InitProducerIdHandler if has_two_phases else WithoutTwoPhaseCommitHandler
+    return (*_ALWAYS, _line(begins, lambda kind, on: kind(on.membership.access, on.transactions)))
+
+
+def for_clients(config: BrokerConfig) -> tuple[type[Handler], ...]:
+    """The APIs for clients, for a node that has not built its handlers yet."""
+    return tuple(served.kind for served in _served(config))
 
 
 class Apis:
@@ -222,7 +230,7 @@ class Apis:
     def __init__(self, parts: Parts) -> None:
         membership, partitions, followers = parts.membership, parts.partitions, parts.followers
         self.traffic, self.times = parts.traffic, parts.times
-        made: list[Handler] = [served.make(parts) for served in SERVED]
+        made: list[Handler] = [served.make(parts) for served in _served(parts.config)]
         self.produce = _only(ProduceHandler, made)
         self.fetch = _only(FetchHandler, made)
         self.handlers: list[Handler] = [*made, *membership.handlers]

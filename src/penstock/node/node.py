@@ -25,7 +25,7 @@ from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
 from penstock.net.request_memory import RequestMemory
 from penstock.node.coordinators import Coordinators
-from penstock.node.handlers import FOR_CLIENTS, Apis, Parts
+from penstock.node.handlers import Apis, Parts, for_clients
 from penstock.node.health import health_page
 from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
@@ -92,7 +92,7 @@ class Node:
             await self._bind_doors()
             self._start_threads()
             self._open_metadata()
-            await self.membership.join(FOR_CLIENTS)
+            await self.membership.join(for_clients(self.config))
             await self._open_partitions()
             self._check_quorum()
             self._build_replication()
@@ -132,7 +132,7 @@ class Node:
             self.config.socket_request_max_bytes,
             self.config.penstock_requests_in_flight_per_connection,
             PIPELINED,
-            frame_limits(FOR_CLIENTS, self.config.socket_request_max_bytes),
+            frame_limits(for_clients(self.config), self.config.socket_request_max_bytes),
             self.request_memory,
             self._world.clock.monotonic,
         )

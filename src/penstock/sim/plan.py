@@ -39,6 +39,7 @@ ENDINGS = ("power failure", "kill", "stop")
 VOTER_CHANGES_CHANCE = 0.25
 TUNER_CHANCE = 0.35
 TRANSACTIONS_CHANCE = 0.25
+TWO_PHASES_CHANCE, ODD_ENDS_CHANCE = 0.4, 0.4
 OLDER_HISTORIES = frozenset((27, 36, 102))
 """Seeds that show a planted bug as they are. They get no transactions, which would make them other histories."""
 UNCLEAN_CHANCE = 0.1
@@ -72,6 +73,10 @@ class TransactionPlan:
     """Of the transactional ids: under how many of them two instances begin again and again."""
     is_slow: bool
     """Transactions are open for long, so that coordinators move meanwhile."""
+    has_two_phases: bool
+    """Some are decided outside, and have no time-out."""
+    has_odd_ends: bool
+    """Some are ended to which nothing was added, and some are aborted after the coordinator has done so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +196,9 @@ def draw(
     moves_meanwhile = any(fault.kind == MOVED_MEANWHILE for fault in planned)
     is_compacting = Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None
     has_transactions = not forgets and seed not in OLDER_HISTORIES
-    transactions = None if not has_transactions else _draw_transactions(Random(f"{seed}/transactions"))
+    transactions = None
+    if has_transactions:
+        transactions = _draw_transactions(Random(f"{seed}/transactions"), Random(f"{seed}/two phases"))
     of_transactions = Random(f"{seed}/settings of transactions")
     loses_power = any(fault.kind in POWER for fault in planned) or ending == ENDINGS[0]
     return Plan(
@@ -209,7 +216,7 @@ def draw(
         sizes={
             **draw_sizes(Random(f"{seed}/sizes")),
             **(scene.sizes if scene is not None else {}),
-            **(draw_epochs(of_transactions) if transactions is not None else {}),
+            **_draw_epochs(of_transactions, transactions),
         },
         topics=tuple(topics),
         producers=random.randint(1, 2),
@@ -237,11 +244,24 @@ def draw(
     )
 
 
-def _draw_transactions(random: Random) -> TransactionPlan | None:
+def _draw_transactions(random: Random, later: Random) -> TransactionPlan | None:
+    """`later`: what was added later, so that the rest stays unchanged."""
     if random.random() >= TRANSACTIONS_CHANCE:
         return None
     sources = random.randint(1, 4)
-    return TransactionPlan(sources, random.randint(2, 4), random.randint(0, sources), random.random() < 0.4)
+    return TransactionPlan(
+        sources,
+        random.randint(2, 4),
+        random.randint(0, sources),
+        random.random() < 0.4,
+        later.random() < TWO_PHASES_CHANCE,
+        later.random() < ODD_ENDS_CHANCE,
+    )
+
+
+def _draw_epochs(random: Random, transactions: TransactionPlan | None) -> dict[str, int]:
+    """Odd ends are odder at the last epoch."""
+    return {} if transactions is None else draw_epochs(random, are_few=transactions.has_odd_ends)
 
 
 def _draw_ending(random: Random, is_durable: bool, faults: Sequence[Fault]) -> str:

@@ -249,6 +249,16 @@ CALLS: tuple[Call, ...] = (
         lambda outcome, *_: not outcome.records and getattr(outcome.replies[0][1], "code", None) is ErrorCode.NONE,
     ),
     Call(
+        "a transaction ended that was decided outside (KIP-939)",
+        "penstock.core.txn.shard:TransactionShard.end",
+        lambda outcome, *_: bool(outcome.records) and outcome.records[0].transaction.is_decided_outside,
+    ),
+    Call(
+        "a transaction ended to which nothing was added",
+        "penstock.core.txn.shard:TransactionShard.end",
+        lambda outcome, *_: bool(outcome.records) and not outcome.records[0].transaction.partitions,
+    ),
+    Call(
         "a marker that is there already",
         "penstock.replica.partition:Partition.append_marker",
         lambda is_new, *_: not is_new,

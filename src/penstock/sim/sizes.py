@@ -75,10 +75,12 @@ def draw_sizes(random: Random) -> dict[str, int]:
     return drawn if is_shrunk else {}
 
 
-def draw_epochs(random: Random) -> dict[str, int]:
-    """By place: where there are transactions. None in most of the histories."""
+def draw_epochs(random: Random, *, are_few: bool) -> dict[str, int]:
+    """By place: where there are transactions. None in most of the histories, unless `are_few`: then the fewest."""
     largest = random.choice(LARGEST_EPOCHS)
-    return dict.fromkeys(EPOCHS, largest) if random.random() < EPOCHS_CHANCE else {}
+    if random.random() < EPOCHS_CHANCE:
+        return dict.fromkeys(EPOCHS, largest)
+    return dict.fromkeys(EPOCHS, LARGEST_EPOCHS[0]) if are_few else {}
 
 
 @contextmanager

@@ -16,8 +16,9 @@ from penstock.api.dispatch import Dispatcher
 from penstock.api.handler import is_advertised
 from penstock.api.handlers.produce import ProduceHandler
 from penstock.api.turns import ITEMS_PER_TURN
+from penstock.config.broker import BrokerConfig
 from penstock.net.request_memory import RequestMemory
-from penstock.node.handlers import FOR_CLIENTS
+from penstock.node.handlers import for_clients
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_request, read_request_header
@@ -57,6 +58,9 @@ from penstock.wire.primitives import Message, uvarint
 from penstock.wire.reading import STEP_ITEMS
 
 MAX_FRAME = 100 << 20
+
+CONFIG, _ = BrokerConfig.load(None, {"log.dirs": "/data"})
+FOR_CLIENTS = for_clients(CONFIG)
 
 
 @pytest.fixture

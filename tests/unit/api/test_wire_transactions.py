@@ -14,7 +14,9 @@ from penstock.model.errors import ErrorCode
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from penstock.wire.messages.api_versions import ApiVersionsRequest
 from penstock.wire.messages.describe_transactions import DescribeTransactionsRequest
+from penstock.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -41,13 +43,13 @@ def test_the_coordinator_is_found(wire: WireClient, wire_broker: Broker, version
 
 
 class TestInitProducerId:
-    @pytest.mark.parametrize("version", range(6))
+    @pytest.mark.parametrize("version", range(7))
     def test_each_producer_gets_a_higher_epoch(self, txn: TransactionClient, version: int) -> None:
         first, second = txn.try_init(version), txn.try_init(version)
         assert (first.error_code, first.producer_epoch) == (0, 0)
         assert (second.error_code, second.producer_id, second.producer_epoch) == (0, first.producer_id, 1)
 
-    @pytest.mark.parametrize("version", [3, 4, 5])
+    @pytest.mark.parametrize("version", [3, 4, 5, 6])
     def test_a_producer_goes_on_after_an_error(self, txn: TransactionClient, version: int) -> None:
         first = txn.try_init(version)
         going_on = {"producer_id": first.producer_id, "epoch": first.producer_epoch}
@@ -56,21 +58,21 @@ class TestInitProducerId:
         again = txn.try_init(version, **going_on)
         assert (again.producer_id, again.producer_epoch) == (first.producer_id, 1)
 
-    @pytest.mark.parametrize(("version", "code"), [(3, OLD_EPOCH), (4, FENCED), (5, FENCED)])
+    @pytest.mark.parametrize(("version", "code"), [(3, OLD_EPOCH), (4, FENCED), (5, FENCED), (6, FENCED)])
     def test_one_that_was_replaced_is_fenced(self, txn: TransactionClient, version: int, code: ErrorCode) -> None:
         first = txn.try_init()
         txn.try_init()
         refused = txn.try_init(version, producer_id=first.producer_id, epoch=first.producer_epoch)
         assert (refused.error_code, refused.producer_id, refused.producer_epoch) == (code, -1, -1)
 
-    @pytest.mark.parametrize("version", range(6))
+    @pytest.mark.parametrize("version", range(7))
     @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
     def test_a_time_out_that_is_too_long_is_refused(
         self, txn: TransactionClient, version: int, timeout_ms: int
     ) -> None:
         assert txn.try_init(version, timeout_ms=timeout_ms).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
-    @pytest.mark.parametrize("version", range(6))
+    @pytest.mark.parametrize("version", range(7))
     def test_an_empty_id_is_refused(self, wire: WireClient, txn: TransactionClient, version: int) -> None:
         txn.name = ""
         assert txn.try_init(version).error_code == ErrorCode.INVALID_REQUEST
@@ -457,6 +459,66 @@ def until_ended(txn: TransactionClient) -> str:
     while not (state := txn.describe().transaction_state).startswith("Complete") and time.monotonic() < deadline:
         time.sleep(0.01)
     return state
+
+
+class TestTwoPhaseCommit:
+    """Version 6 of InitProducerId (KIP-939)."""
+
+    @pytest.mark.parametrize("version", [4, 5])
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_whoever_has_the_producer_id_ends_the_transaction(
+        self, wire: WireClient, txn: TransactionClient, version: int, commit: bool
+    ) -> None:
+        topic = wire.create_topic()
+        begun = txn.try_init(6, timeout_ms=1, enable2_pc=True)
+        assert (begun.error_code, begun.ongoing_txn_producer_id, begun.ongoing_txn_producer_epoch) == (0, -1, -1)
+        txn.use(begun.producer_id, begun.producer_epoch)
+        if version < 5:
+            assert txn.add((topic, 0)) == {(topic, 0): 0}
+        assert txn.produce(topic, b"prepared", version=11 if version < 5 else 12).error_code == 0
+        time.sleep(0.1)  # longer than the time-out that it named
+        told = txn.describe()
+        assert (told.transaction_state, told.transaction_timeout_ms) == ("Ongoing", 2**31 - 1)
+        driver = TransactionClient(wire, txn.name)
+        driver.use(txn.producer_id, txn.epoch)
+        driver.end(commit=commit, version=version)
+        again = txn.try_end(commit=commit, version=version)
+        assert (again.error_code, txn.describe().transaction_state) == (
+            0,
+            "CompleteCommit" if commit else "CompleteAbort",
+        )
+        found = wire.fetch(topic, isolation_level=1)
+        assert (found.last_stable_offset, bool(found.aborted_transactions)) == (2, not commit)
+
+    def test_a_prepared_transaction_is_not_handed_over(self, wire: WireClient, txn: TransactionClient) -> None:
+        """Kafka 4.3 refuses it as well."""
+        topic = wire.create_topic()
+        txn.init(6, enable2_pc=True)
+        txn.produce(topic, b"prepared")
+        refused = txn.try_init(6, enable2_pc=True, keep_prepared_txn=True)
+        assert (refused.error_code, refused.producer_id) == (ErrorCode.UNSUPPORTED_VERSION, -1)
+        assert txn.describe().transaction_state == "Ongoing"
+
+    def test_another_producer_aborts_it(self, wire: WireClient, txn: TransactionClient) -> None:
+        topic = wire.create_topic()
+        txn.init(6, enable2_pc=True)
+        txn.produce(topic, b"prepared")
+        successor = TransactionClient(wire, txn.name).init(5)
+        assert successor.epoch > txn.epoch
+        assert txn.try_end().error_code == FENCED
+        assert successor.describe().transaction_timeout_ms == 60_000
+        assert wire.fetch(topic, isolation_level=1).aborted_transactions
+
+    def test_a_broker_without_it_offers_the_versions_before(self) -> None:
+        with Broker({"transaction.two.phase.commit.enable": "false"}) as broker, WireClient(broker.port) as wire:
+            answer = wire.call(Api.API_VERSIONS, 0, ApiVersionsRequest())
+            ranges = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+            assert ranges[Api.INIT_PRODUCER_ID] == (0, 5)
+            txn = TransactionClient(wire)
+            txn.find()
+            assert txn.try_init(5, timeout_ms=2**31 - 1).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
+            wire.send(Api.INIT_PRODUCER_ID, 6, InitProducerIdRequest(transactional_id=txn.name, enable2_pc=True))
+            assert wire.is_closed_by_broker()
 
 
 def test_a_transaction_that_is_open_for_too_long_is_aborted(wire: WireClient) -> None:

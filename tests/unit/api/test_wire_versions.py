@@ -35,7 +35,8 @@ from penstock.wire.messages.offset_for_leader_epoch import (
 )
 from penstock.wire.primitives import Message
 
-# What a Kafka 4.3 broker advertises for the APIs served here. Produce says 0 and refuses 0-2.
+# What a Kafka 4.3 broker advertises for the APIs served here. Produce says 0 and refuses 0-2. InitProducerId 6 is
+# unstable in Kafka: a broker offers it only if unstable.api.versions.enable is true.
 ADVERTISED = {
     Api.PRODUCE: (0, 13),
     Api.FETCH: (4, 18),
@@ -46,7 +47,7 @@ ADVERTISED = {
     Api.CREATE_TOPICS: (2, 7),
     Api.DELETE_TOPICS: (1, 6),
     Api.DELETE_RECORDS: (0, 2),
-    Api.INIT_PRODUCER_ID: (0, 5),
+    Api.INIT_PRODUCER_ID: (0, 6),
     Api.OFFSET_FOR_LEADER_EPOCH: (2, 4),
     Api.DESCRIBE_CONFIGS: (1, 4),
     Api.ALTER_CONFIGS: (0, 2),

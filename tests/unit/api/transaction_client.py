@@ -51,13 +51,14 @@ class TransactionClient:
         return self.wire.call(Api.FIND_COORDINATOR, version, request)
 
     def try_init(
-        self, version: int = 5, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1
+        self, version: int = 5, *, timeout_ms: int = 60_000, producer_id: int = -1, epoch: int = -1, **fields: Any
     ) -> InitProducerIdResponse:
         request = InitProducerIdRequest(
             transactional_id=self.name,
             transaction_timeout_ms=timeout_ms,
             producer_id=producer_id,
             producer_epoch=epoch,
+            **fields,
         )
         response: InitProducerIdResponse = self.wire.call(Api.INIT_PRODUCER_ID, version, request)
         return response

@@ -114,10 +114,15 @@ ssl.client.auth STRING none dynamic
 ssl.keystore.password PASSWORD - dynamic
 transaction.max.timeout.ms INT 900000 fixed
 transaction.state.log.replication.factor SHORT 3 fixed
+transaction.two.phase.commit.enable BOOLEAN false fixed
 transactional.id.expiration.ms INT 604800000 fixed
 unclean.leader.election.enable BOOLEAN false dynamic
 """
-DEVIATIONS = {"flush.messages": "1", "log.flush.interval.messages": "1"}
+DEVIATIONS = {
+    "flush.messages": "1",
+    "log.flush.interval.messages": "1",
+    "transaction.two.phase.commit.enable": "true",
+}
 
 
 @pytest.mark.parametrize(

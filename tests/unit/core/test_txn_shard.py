@@ -36,7 +36,7 @@ class World:
     """A shard, its log, and a broker that appends what it decides."""
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
-        self.settings = settings or TransactionSettings(allows_two_phase_commit=True)
+        self.settings = settings or TransactionSettings()
         self.log: list[tuple[bytes, bytes | None]] = []
         self.now_ms = 0
         self.next_producer_id = 1000
@@ -240,9 +240,9 @@ def test_a_producer_that_goes_on_after_an_error_keeps_its_id() -> None:
     assert world.init(producer_id=77, epoch=2).code is ErrorCode.PRODUCER_FENCED
 
 
-def worn(world: World, epoch: int) -> InitReply:
+def worn(world: World, epoch: int, **options: int) -> InitReply:
     """A producer that works with this epoch."""
-    world.init()
+    world.init(**options)
     known = world.shard.transactions["t"]
     out = Outcome()
     world.shard._store(known._replace(epoch=epoch), out)
@@ -358,8 +358,61 @@ def test_a_transaction_that_is_decided_outside_never_times_out() -> None:
     world.pass_time(10 * 86_400_000)
     assert world.state is State.ONGOING
     assert world.end(producer).code is ErrorCode.NONE
-    refusing = World(TransactionSettings())
+
+
+def test_two_phase_commit_is_refused_where_it_is_off() -> None:
+    refusing = World(TransactionSettings(allows_two_phase_commit=False))
     assert refusing.init(is_decided_outside=True).code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    code = refusing.init(is_decided_outside=True, keeps_prepared=True).code
+    assert code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert not refusing.shard.transactions
+
+
+@pytest.mark.parametrize("is_decided_outside", [True, False])
+def test_a_prepared_transaction_is_not_handed_over(is_decided_outside: bool) -> None:
+    """As in Kafka 4.3. The transaction stays open: whoever has its producer id and epoch can still end it."""
+    world = World()
+    producer = world.init(is_decided_outside=True)
+    world.add(producer, P0)
+    asked = world.init(is_decided_outside=is_decided_outside, keeps_prepared=True)
+    assert asked == InitReply(ErrorCode.UNSUPPORTED_VERSION)
+    assert world.state is State.ONGOING
+    assert world.end(producer).code is ErrorCode.NONE
+
+
+def test_a_known_id_takes_up_two_phase_commit_and_drops_it() -> None:
+    world = World()
+    world.init()
+    outside = world.init(is_decided_outside=True, timeout_ms=1)
+    world.add(outside, P0)
+    world.pass_time(10 * TIMEOUT_MS)
+    assert world.state is State.ONGOING
+    assert world.end(outside).code is ErrorCode.NONE
+    world.write_markers()
+    inside = world.init(timeout_ms=TIMEOUT_MS)
+    world.add(inside, P0)
+    world.pass_time(TIMEOUT_MS)
+    assert world.state is State.PREPARE_ABORT
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("epoch", [0, LARGEST_EPOCH - 1])
+def test_a_decision_from_outside_is_confirmed_each_time_that_it_is_told(epoch: int, commit: bool) -> None:
+    """By (transactional id, producer id, epoch) alone, also where the end has used up the epochs of the id."""
+    world = World()
+    producer = worn(world, epoch, is_decided_outside=True)
+    world.add(producer, P0, version=2)
+    decided = world.end(producer, commit=commit, version=2)
+    assert decided.code is ErrorCode.NONE
+    assert world.end(producer, commit=commit, version=2).code is ErrorCode.CONCURRENT_TRANSACTIONS
+    world.write_markers()
+    for _ in range(2):
+        assert world.end(producer, commit=commit, version=2) == decided
+        world.load()
+    assert world.end(producer, commit=not commit, version=2).code is ErrorCode.INVALID_TXN_STATE
+    following = InitReply(ErrorCode.NONE, decided.producer_id, decided.epoch)
+    assert world.add(following, P1, version=2) is ErrorCode.NONE
+    assert world.shard.transactions["t"].is_decided_outside
 
 
 def test_markers_are_due_again_after_a_change_of_coordinators() -> None:

@@ -11,11 +11,13 @@ from penstock.core.txn.transaction import Transaction
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.control import ABORT, COMMIT, build_marker
+from penstock.sim.checks.marked import MARKED, Markers
 from penstock.sim.checks.markers import ALONE, ENDLESS, FOLLOWS, RISES, UNDER_WAY, WAITS, MarkerChecker
 from penstock.sim.checks.transactions import ABORTED, KEPT, OFFSETS, ONCE, STAYS, WHOLE, check_transactions
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.transactions import Attempt, Begun, Delivered, Ending, SourceRead, TransactionHistory
-from penstock.sim.workload.committed import Decided, Ended
+from penstock.sim.workload.committed import Aborted, Decided, Ended
+from penstock.wire.messages.fetch import AbortedTransaction
 
 SOURCE, LEFT, RIGHT = Place("rows", 0), Place("made", 0), Place("made", 1)
 TOPIC, STATES = (b"made", 0), (b"states", 0)
@@ -134,9 +136,42 @@ def test_a_commit_that_was_made_is_confirmed() -> None:
     one.refusal = "INVALID_PRODUCER_ID_MAPPING"
     with pytest.raises(Violation, match="a commit that is asked for again is confirmed"):
         story.check()
-    story.history.asks_to_begin("id", 2)
-    story.history.asked["id"] = [(1.5, 2)]
+    asked = story.history.asks_to_begin("id", 2)
+    asked.at_s, asked.until_s = 0.5, 1.5
     story.check()
+    asked.until_s = 0.9  # it was answered before the commit was asked for
+    with pytest.raises(Violation, match="a commit that is asked for again is confirmed"):
+        story.check()
+
+
+@pytest.mark.parametrize("is_refused_at_once", [True, False])
+def test_a_prepared_transaction_waits_for_its_decision(is_refused_at_once: bool) -> None:
+    story = Story()
+    one = story.attempt(
+        Ending.ABORTED if is_refused_at_once else Ending.UNKNOWN, range(0), lies={LEFT: False, RIGHT: False}
+    )
+    one.prepared_s, one.is_decided_to_commit = one.begun_s + 0.5, True
+    one.refusal = "" if is_refused_at_once else "INVALID_TXN_STATE"
+    own = story.history.asks_to_begin("id", 1)
+    own.at_s, own.until_s = 0.5, one.begun_s
+    with pytest.raises(Violation, match="a prepared transaction waits for its decision"):
+        story.check()
+    one.is_decided_to_commit = False
+    story.check()
+    one.is_decided_to_commit = True
+    rival = story.history.asks_to_begin("id", 2)
+    rival.at_s, rival.until_s = 1.2, 1.3
+    story.check()
+
+
+def test_what_is_committed_is_read_in_the_end() -> None:
+    story = Story()
+    one = story.committed(range(0))
+    story.history.audited[LEFT] = frozenset((one.sent[0].offset,))
+    story.check()
+    story.history.audited[LEFT] = frozenset()
+    with pytest.raises(Violation, match="what is committed is read"):
+        story.check()
 
 
 def test_an_epoch_belongs_to_one_producer() -> None:
@@ -273,3 +308,41 @@ def test_records_are_decided_by_their_marker() -> None:
         found += decided.add(read_header(data), memoryview(data))
     assert found == [Ended(0, b"value", True)]
     assert decided.undecided == {8: 1}
+
+
+def test_a_reader_drops_what_is_listed_as_aborted() -> None:
+    listed = [AbortedTransaction(producer_id=7, first_offset=1), AbortedTransaction(producer_id=8, first_offset=4)]
+    aborted = Aborted(listed)
+    log = (
+        (batch(0), False),  # of an earlier transaction of the same producer
+        (batch(1), True),
+        (batch(2, producer_id=9), False),
+        (build_marker(7, 1, ABORT, 0, 1), True),
+        (batch(4, epoch=1), False),
+        (batch(5, producer_id=8), True),
+    )
+    dropped = [
+        aborted.has(read_header(data)._replace(base_offset=offset), memoryview(data))
+        for offset, (data, _) in enumerate(log)
+    ]
+    assert dropped == [is_dropped for _, is_dropped in log]
+
+
+# -- compacted logs -----------------------------------------------------------------------
+
+
+def test_records_of_a_transaction_keep_their_marker() -> None:
+    log = (batch(0), batch(1, producer_id=8), build_marker(7, 1, COMMIT, 0, 1), batch(3))
+    first, other, marker, last = (read_header(data)._replace(base_offset=offset) for offset, data in enumerate(log))
+    markers = Markers()
+    markers.add(1, first)
+    markers.add(2, other)
+    assert markers.marked(3, marker) == [1]
+    markers.add(4, last)
+    assert markers.undecided == {2, 4}
+    markers.check("a replica", (first, other, marker, last), 4)
+    markers.check("a replica", (other, marker, last), 4)
+    markers.check("a replica", (first, other), 2)  # it has not come that far
+    for held in ((first, other, last), (first, other, marker._replace(record_count=0), last)):
+        with pytest.raises(Violation, match=rf"{MARKED}.*at offset 0, and not its marker at 2"):
+            markers.check("a replica", held, 4)

@@ -1,10 +1,13 @@
-"""InitProducerId (key 22), versions 0-5.
+"""InitProducerId (key 22), versions 0-6.
 
 - Without a transactional id: a producer id from a block that the controller reserved for this broker, so an id is never
   given twice, not even across a crash.
 - With one: its transaction coordinator raises the epoch, which fences the previous producer. An open transaction is
   aborted, and the answer is CONCURRENT_TRANSACTIONS until its markers are written.
-- Version 6 (two-phase commit, KIP-939) is unstable in Kafka 4.3, which does not advertise it either.
+- Version 6 is two-phase commit (KIP-939): with Enable2Pc the transactions of the producer have no time-out.
+  KeepPreparedTxn is refused with UNSUPPORTED_VERSION, as in Kafka 4.3.
+- Kafka marks version 6 as unstable and does not offer it. Here it is served if `transaction.two.phase.commit.enable` is
+  true, as it is by default; otherwise versions 0-5 are.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ FIRST_WITH_PRODUCER_FENCED = 4
 class InitProducerIdHandler:
     api: ClassVar = Api.INIT_PRODUCER_ID
     min_version: ClassVar = 0
-    max_version: ClassVar = 5
+    max_version: ClassVar = 6
 
     def __init__(self, producer_ids: ProducerIds, transactions: TransactionCoordinator) -> None:
         self._producer_ids = producer_ids
@@ -52,6 +55,8 @@ class InitProducerIdHandler:
                 request.transaction_timeout_ms,
                 request.producer_id,
                 request.producer_epoch,
+                is_decided_outside=request.enable2_pc,
+                keeps_prepared=request.keep_prepared_txn,
             )
         )
         code = reply.code
@@ -61,3 +66,9 @@ class InitProducerIdHandler:
 
     def refuse(self, request: InitProducerIdRequest, code: ErrorCode, message: str | None) -> InitProducerIdResponse:
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+
+class WithoutTwoPhaseCommitHandler(InitProducerIdHandler):
+    """For brokers with transaction.two.phase.commit.enable=false."""
+
+    max_version: ClassVar = 5

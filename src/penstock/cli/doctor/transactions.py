@@ -76,10 +76,18 @@ def _open(known: TransactionDescription) -> Finding:
         return Finding(
             "warning", "transactions", sentence, "It is decided. Its markers wait for the leaders: see their logs."
         )
-    advice = (
-        f"Its producer must commit or abort it; its time-out is {span(known.timeout_ms)}. "
-        f"`penstock transactions abort --transactional-id {name}` aborts it and fences the producer."
-    )
+    abort = f"`penstock transactions abort --transactional-id {name}`"
+    if known.is_decided_outside:
+        advice = (
+            "It has no time-out (two-phase commit): its application must commit or abort it, so start that again. "
+            f"`penstock pipeline sinks` shows those of pipelines. If nobody will decide, {abort} aborts it; if the "
+            "application has already decided to commit, that loses these records."
+        )
+    else:
+        advice = (
+            f"Its producer must commit or abort it; its time-out is {span(known.timeout_ms)}. "
+            f"{abort} aborts it and fences the producer."
+        )
     return Finding("warning", "transactions", sentence, advice)
 
 

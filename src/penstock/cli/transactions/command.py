@@ -20,7 +20,7 @@ from penstock.cli.reach.connection import (
     json_option,
 )
 from penstock.cli.reach.wire_admin import transaction_admin
-from penstock.cli.transactions.old import moment, old_transactions, since, span
+from penstock.cli.transactions.old import decided_outside, moment, old_transactions, since, span
 from penstock.model.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 OPEN = "Ongoing"
-NEVER_MS = 2**31 - 1
-"""The time-out of a transaction that an outside coordinator decides."""
 
 transactional_id_name = partial(
     named, "transactional-id", "--transactional-id", "transactional_id", complete_transactional_ids
@@ -80,12 +78,16 @@ def list_(
     pattern: str,
     as_json: bool,
 ) -> None:
-    """List transactional ids with their producer id and state."""
+    """List transactional ids with their producer id and state.
+
+    Ongoing (two-phase): the transaction has no time-out. Its application, or an outside coordinator, decides.
+    """
     from penstock.wire_client.requests.transactions import TransactionFilter
 
     duration_ms = -1 if longer_than_ms is None else longer_than_ms
     with transaction_admin(target) as admin:
         found = admin.transactional_ids(TransactionFilter(states, producer_ids, duration_ms, pattern))
+        outside = decided_outside(admin, [one.transactional_id for one in found if one.state == OPEN])
     if as_json:
         show_json(
             [
@@ -94,12 +96,19 @@ def list_(
                     "coordinator": one.coordinator_id,
                     "producer_id": one.producer_id,
                     "state": one.state,
+                    "two_phase": one.transactional_id in outside if one.state == OPEN else None,
                 }
                 for one in found
             ]
         )
     elif found:
-        show_table(("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"), found)
+        show_table(
+            ("TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"),
+            [
+                one._replace(state=f"{one.state} (two-phase)") if one.transactional_id in outside else one
+                for one in found
+            ],
+        )
     else:
         click.echo("No transactional ids.", err=True)
 
@@ -120,7 +129,7 @@ def describe(target: Target, transactional_id: str, as_json: bool) -> None:
     click.echo(f"Transactional id: {found.transactional_id}")
     click.echo(f"State:            {found.state}{age}")
     click.echo(f"Producer:         id {found.producer_id}, epoch {found.producer_epoch}")
-    click.echo(f"Time-out:         {_timeout(found.timeout_ms)}")
+    click.echo(f"Time-out:         {_timeout(found)}")
     click.echo(f"Coordinator:      broker {found.coordinator_id}")
     click.echo(f"Partitions:       {', '.join(map(str, found.partitions)) or 'none'}")
 
@@ -186,6 +195,7 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
 
     Such a transaction is open in a partition, but no transactional id has its producer id, or the transaction of that
     id does not have this partition. Consumers with isolation.level=read_committed wait behind it for ever.
+    A two-phase transaction that its coordinator knows does not hang, however old it is.
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
@@ -294,8 +304,8 @@ def abort(
         sys.exit(1)
 
 
-def _timeout(timeout_ms: int) -> str:
-    return "never (two-phase commit)" if timeout_ms == NEVER_MS else span(timeout_ms)
+def _timeout(found: TransactionDescription) -> str:
+    return "never (two-phase commit)" if found.is_decided_outside else span(found.timeout_ms)
 
 
 def _described(found: TransactionDescription) -> dict[str, object]:
@@ -306,6 +316,7 @@ def _described(found: TransactionDescription) -> dict[str, object]:
         "producer_epoch": found.producer_epoch,
         "state": found.state,
         "timeout_ms": found.timeout_ms,
+        "two_phase": found.is_decided_outside,
         "start_ms": found.start_ms,
         "partitions": [{"topic": one.topic, "partition": one.partition} for one in found.partitions],
     }

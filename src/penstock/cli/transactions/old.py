@@ -67,6 +67,18 @@ def coordinated(admin: TransactionAdmin, producer_ids: Iterable[int]) -> dict[in
     return found
 
 
+def decided_outside(admin: TransactionAdmin, transactional_ids: Iterable[str]) -> frozenset[str]:
+    """Those of these ids whose transactions have no time-out (two-phase commit)."""
+    found = []
+    for name in transactional_ids:
+        try:
+            found.append(admin.describe(name))
+        except ApiError as error:
+            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired meanwhile
+                raise
+    return frozenset(one.transactional_id for one in found if one.is_decided_outside)
+
+
 def moment(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 

@@ -27,6 +27,8 @@ class InitRequest(NamedTuple):
     """Of a producer that continues after an error (KIP-360); -1: of a new one."""
     is_decided_outside: bool = False
     """Two-phase commit (KIP-939): the transactions of this producer never time out."""
+    keeps_prepared: bool = False
+    """Asks for the open transaction instead of its end. Kafka 4.3 refuses that, and so does the shard."""
     spare_producer_id: int = NO_PRODUCER_ID
     """Used by the shard if it needs one."""
 

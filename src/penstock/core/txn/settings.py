@@ -11,7 +11,7 @@ class TransactionSettings(NamedTuple):
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
     expiration_check_interval_ms: int = 3_600_000
-    allows_two_phase_commit: bool = False
+    allows_two_phase_commit: bool = True
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> TransactionSettings:

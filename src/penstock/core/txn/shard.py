@@ -173,10 +173,11 @@ class TransactionShard:
     def _check_init(self, request: InitRequest) -> ErrorCode:
         if not request.transactional_id or not fits(request.transactional_id):
             return ErrorCode.INVALID_REQUEST
-        if request.is_decided_outside:
-            allowed = self.settings.allows_two_phase_commit
-            return ErrorCode.NONE if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        if not 0 < request.timeout_ms <= self.settings.max_timeout_ms:
+        if request.is_decided_outside and not self.settings.allows_two_phase_commit:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        if request.keeps_prepared:
+            return ErrorCode.UNSUPPORTED_VERSION
+        if not request.is_decided_outside and not 0 < request.timeout_ms <= self.settings.max_timeout_ms:
             return ErrorCode.INVALID_TRANSACTION_TIMEOUT
         return ErrorCode.NONE
 

@@ -22,6 +22,7 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers, re
 from penstock.records.builder import Record, iterate_records
 from penstock.records.compression import decompress
 from penstock.records.control import ABORT, marker_of
+from penstock.sim.checks.marked import Markers
 from penstock.sim.judges.history import Violation
 from penstock.sim.machine.disk import SimDisk
 
@@ -101,7 +102,7 @@ class _Chain:
         self._last: dict[bytes, int] = {}  # of each key, in the batches up to the next field
         self._last_end = 0
         self._spent: set[int] = set()  # batches that compaction may remove entirely; they stay so
-        self._open: dict[int, list[int]] = {}  # by producer id: batches of transactions without a marker
+        self.markers = Markers()
         self._undone: set[int] = set()  # markers, and batches of aborted transactions: compaction may remove them
         self.later: frozenset[bytes | None] = frozenset()
         """Keys beyond the known committed end."""
@@ -116,10 +117,10 @@ class _Chain:
         if header.is_control:
             self._end_transaction(end, header, data)
         elif header.is_transactional:
-            self._open.setdefault(header.producer_id, []).append(end)
+            self.markers.add(end, header)
 
     def _end_transaction(self, end: int, header: BatchHeader, data: bytes) -> None:
-        marker, ended = marker_of(header, data), self._open.pop(header.producer_id, [])
+        marker, ended = marker_of(header, data), self.markers.marked(end, header)
         self._undone.add(end)
         if marker is not None and marker.kind == ABORT:
             self._undone.update(ended)
@@ -146,7 +147,7 @@ class _Chain:
         if record.key is None or record.value is None or record.key in self.later:
             return True
         if self._last_end != self.end:
-            undecided = {end for ends in self._open.values() for end in ends}
+            undecided = self.markers.undecided
             for end in self.between(self._last_end, self.end):
                 if end in self._undone or end in undecided:
                     continue
@@ -288,7 +289,7 @@ class ChainChecker:
         self._walked[node, key] = walked
         _check_epochs(node, name, log, walked)
         if is_new and chain.is_compacted and not is_first:
-            _check_deleted(who, chain, log, limit, disk)
+            _check_compacted(who, chain, log, limit, disk)
 
     def is_sound(self, key: Key, disk: SimDisk, paths: Sequence[str], offsets: range, max_epoch: int) -> bool:
         """Whether the files of a log hold exactly what is committed, from the start of `offsets` at least to their end.
@@ -356,15 +357,18 @@ def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
             )
 
 
-def _check_deleted(who: str, chain: _Chain, log: LogLike, limit: int, disk: SimDisk) -> None:
+def _check_compacted(who: str, chain: _Chain, log: LogLike, limit: int, disk: SimDisk) -> None:
     """Without its tombstone a deleted record would never be removed from this replica, which may lead one day."""
     last: dict[bytes | None, Record] = {}
+    headers: list[BatchHeader] = []
     for segment in log.segments:
         if segment.base_offset >= limit:
             break
         for at, header in _batches(who, data := disk.peek(segment.path, 0, segment.size), segment.path):
             if header.next_offset <= limit:
+                headers.append(header)
                 last.update((one.key, one) for one in _decode(data[at : at + header.size_bytes]))
+    chain.markers.check(who, headers, limit)
     deleted = chain.tombstones(limit)
     for key, record in last.items():
         if record.value is not None and log.log_start_offset <= record.offset < deleted.get(key, -1):

@@ -21,8 +21,9 @@ ABORTED = "nothing aborted is committed"
 OFFSETS = "offsets are committed with their transaction"
 ONCE = "a row comes out once"
 KEPT = "what is acknowledged is kept"
-LATEST_S = 3.0
-"""So long after it was sent, a request may be heard."""
+PREPARED = "a prepared transaction waits for its decision"
+CONFIRMED = "a commit that is asked for again is confirmed"
+READ = "what was read as committed stays so"
 
 
 @dataclass(slots=True)
@@ -52,6 +53,7 @@ def check_transactions(
         _check_rows([one for one in found if one.attempt.source == source], source, offset)
     _check_delivered(history, final)
     _check_repeats(history, found)
+    _check_prepared(history, found)
     check_begun(history.begun)
 
 
@@ -154,9 +156,17 @@ def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence
         for offset, record in delivered.items():
             if place in final and committed.get(offset) != record.value:
                 raise Violation(
-                    "what was read as committed stays so",
+                    READ,
                     f"{record.reader} read {record.value!r} at {place}@{offset} at {record.at_s:.3f} s, and it is not "
                     "committed",
+                )
+    for place, offsets in history.audited.items():
+        for one in final.get(place, ()):
+            if one.is_committed and one.offset not in offsets:
+                raise Violation(
+                    "what is committed is read",
+                    f"{one.value!r} at {place}@{one.offset} is committed, and a reader of committed records was not "
+                    "given it",
                 )
 
 
@@ -166,14 +176,34 @@ def _check_repeats(history: TransactionHistory, found: Sequence[_Found]) -> None
         attempt = one.attempt
         if not attempt.refusal or not one.is_committed or attempt.asked_s is None or attempt.ended_s is None:
             continue
-        asked = history.asked.get(attempt.transactional_id, [])
-        since_s = attempt.asked_s - LATEST_S
-        if not any(since_s < at_s < attempt.ended_s for at_s, _ in asked):
+        if not _may_be_replaced(history, attempt, attempt.asked_s, attempt.ended_s):
             raise Violation(
-                "a commit that is asked for again is confirmed",
+                CONFIRMED,
                 f"{attempt.name} (producer {attempt.producer_id}, epoch {attempt.epoch}) is committed, and hears "
                 f"{attempt.refusal} when it asks again",
             )
+
+
+def _check_prepared(history: TransactionHistory, found: Sequence[_Found]) -> None:
+    """Who decides to commit it does so, however late, unless another producer has begun meanwhile."""
+    for one in found:
+        attempt = one.attempt
+        is_refused = attempt.ending is Ending.ABORTED or bool(attempt.refusal)
+        if attempt.prepared_s is None or not attempt.is_decided_to_commit or one.is_committed or not is_refused:
+            continue
+        assert attempt.ended_s is not None
+        if not _may_be_replaced(history, attempt, attempt.begun_s, attempt.ended_s):
+            raise Violation(
+                PREPARED,
+                f"{attempt.name} (producer {attempt.producer_id}, epoch {attempt.epoch}) was prepared at "
+                f"{attempt.prepared_s:.3f} s, and its commit was refused at {attempt.ended_s:.3f} s",
+            )
+
+
+def _may_be_replaced(history: TransactionHistory, attempt: Attempt, since_s: float, until_s: float) -> bool:
+    """Whether a coordinator may have heard in that time that a producer wants to begin."""
+    asked = history.asked.get(attempt.transactional_id, [])
+    return any(one.at_s < until_s and one.until_s > since_s for one in asked)
 
 
 def check_begun(begun: Sequence[Begun]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from penstock.model.new_topic import NewTopic
@@ -14,7 +14,7 @@ from penstock.sim.plan import TransactionPlan
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
 from penstock.sim.workload.caller import TROUBLE, Leader
-from penstock.sim.workload.committed import Decided, Ended
+from penstock.sim.workload.committed import CommittedReader, Decided, Ended
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
@@ -281,6 +281,7 @@ class Healed:
             decided, final[place] = Decided(), []
             for header, batch in self._stage.watch.leader_log(place):
                 final[place] += decided.add(header, memoryview(batch))
+        await self._audit(final)
         reads: dict[Place, int] = {}
         for source in sources(plan.sources):
             caller = self._stage.caller(f"auditor of {source}")
@@ -293,6 +294,18 @@ class Healed:
 
             await self._stage.within(f"the offset of {source}", look())
         return final, reads
+
+    async def _audit(self, final: Mapping[Place, Sequence[Ended]]) -> None:
+        """Read what is committed once more, from the start, as a client does."""
+        history = self._stage.transactions
+        reader = CommittedReader(self._stage.caller("last of the committed"), history, list(final))
+        for place, records in final.items():
+            end = max((one.offset + 1 for one in records), default=0)
+
+            async def read(place: Place = place, end: int = end) -> None:
+                history.audited[place] = await reader.read_all(place, end)
+
+            await self._stage.within(f"reading what is committed in {place}", read())
 
     def read_rows(self, plan: TransactionPlan) -> dict[Place, list[bytes]]:
         final: dict[Place, list[bytes]] = {}

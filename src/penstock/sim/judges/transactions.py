@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from penstock.sim.judges.history import Place
 
+LATEST_S = 3.0
+"""So long after it was sent, a request may be heard."""
+
 
 class Ending(Enum):
     OPEN = "open"
@@ -53,15 +56,29 @@ class Attempt:
     sent: list[Sent] = field(default_factory=list)
     ending: Ending = Ending.OPEN
     asked_s: float | None = None
-    """When the instance first asked for its end."""
+    """When its end was first asked for."""
     ended_s: float | None = None
     refusal: str = ""
     """What a coordinator said to a commit that it had been asked for before."""
+    prepared_s: float | None = None
+    """Under two-phase commit: when the decision about it was made, outside of the cluster."""
+    is_decided_to_commit: bool = False
+    """Then: what the decision is."""
 
     def send(self, place: Place, number: int, row: int) -> Sent:
         sent = Sent(place, b"%s/%d" % (self.name.encode(), number), number, row)
         self.sent.append(sent)
         return sent
+
+
+@dataclass(slots=True)
+class Asked:
+    """An instance asked a coordinator to let it begin, which ends what others have open under this id."""
+
+    at_s: float
+    instance: int
+    until_s: float
+    """No coordinator hears it later than that."""
 
 
 class Begun(NamedTuple):
@@ -96,11 +113,13 @@ class Delivered(NamedTuple):
 class TransactionHistory:
     time: Callable[[], float]
     attempts: list[Attempt] = field(default_factory=list)
-    asked: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
-    """When instances of a transactional id asked to begin, and which ones."""
+    asked: dict[str, list[Asked]] = field(default_factory=dict)
+    """By transactional id."""
     begun: list[Begun] = field(default_factory=list)
     source_reads: list[SourceRead] = field(default_factory=list)
     delivered: dict[Place, dict[int, Delivered]] = field(default_factory=dict)
+    audited: dict[Place, frozenset[int]] = field(default_factory=dict)
+    """In the end: the offsets that a reader of committed records was given."""
     counts: Counter[str] = field(default_factory=Counter)
     on_begun: Callable[[Begun], None] = lambda _: None
 
@@ -110,8 +129,10 @@ class TransactionHistory:
         self.attempts.append(attempt)
         return attempt
 
-    def asks_to_begin(self, transactional_id: str, instance: int) -> None:
-        self.asked.setdefault(transactional_id, []).append((self.time(), instance))
+    def asks_to_begin(self, transactional_id: str, instance: int) -> Asked:
+        asked = Asked(self.time(), instance, self.time() + LATEST_S)
+        self.asked.setdefault(transactional_id, []).append(asked)
+        return asked
 
     def begins(self, begun: Begun) -> None:
         self.begun.append(begun)
@@ -125,5 +146,6 @@ class TransactionHistory:
             "transactions aborted": endings[Ending.ABORTED],
             "transactions left": endings[Ending.OPEN],
             "transactions in doubt": endings[Ending.UNKNOWN],
+            "transactions prepared": sum(attempt.prepared_s is not None for attempt in self.attempts),
             "transactional reads": sum(map(len, self.delivered.values())),
         }

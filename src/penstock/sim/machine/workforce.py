@@ -184,7 +184,15 @@ class Workforce:
                 name = f"transformer {number}.{rival}"
                 caller = stage.caller(name, patience_s=random.choice((0.4, 1.0, 1.5)))
                 one = Transformer(
-                    caller, stage.transactions, stage.rows, source, places, stage.now_ms, is_slow=plan.is_slow
+                    caller,
+                    stage.transactions,
+                    stage.rows,
+                    source,
+                    places,
+                    stage.now_ms,
+                    is_slow=plan.is_slow,
+                    has_two_phases=plan.has_two_phases,
+                    has_odd_ends=plan.has_odd_ends,
                 )
                 writers.append(stage.spawn(name, one.run(stage.has_ended, random.uniform(0.005, 0.15))))
         reader = CommittedReader(stage.caller("committed"), stage.transactions, places)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from penstock.sim.checks.marked import MARKED
 from penstock.sim.checks.markers import ALONE, ENDLESS, FOLLOWS, RISES, UNDER_WAY, WAITS
-from penstock.sim.checks.transactions import ABORTED, OFFSETS
+from penstock.sim.checks.transactions import ABORTED, CONFIRMED, OFFSETS, PREPARED, READ
 from penstock.sim.judges.healed import ENDS, SERVES
 from penstock.sim.planted.bug import Bug
 
@@ -125,6 +126,50 @@ def _nothing_is_open(original: Any) -> Any:
     return lambda self: iter(())
 
 
+def _keeps_its_time_out(original: Any) -> Any:
+    def init(self: Any, request: Any, *rest: Any, **options: Any) -> None:
+        is_known = request.transactional_id in self.transactions
+        original(self, request._replace(is_decided_outside=False) if is_known else request, *rest, **options)
+
+    return init
+
+
+def _knows_the_present_id(original: Any) -> Any:
+    def asked(request: Any, known: Any) -> Any:
+        if known.producer_id != request.producer_id:
+            return import_module("penstock.model.errors").ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return original(request, known)
+
+    return asked
+
+
+def _waits_for_nobody(original: Any) -> Any:
+    def store_ended(self: Any, ended: Any, out: Any, now_ms: int) -> None:
+        if ended.partitions:
+            original(self, ended, out, now_ms)
+        else:
+            self._store(ended, out)
+
+    return store_ended
+
+
+def _has_no_last_epoch(original: Any) -> Any:
+    return property(lambda self: False)
+
+
+def _removes_markers(original: Any) -> Any:
+    rewrite = import_module("penstock.storage.cleaner.rewrite")
+    return lambda self, data, at, header, keeps_empty: rewrite._emptied(header) if keeps_empty else None
+
+
+def _loads_no_aborted(original: Any) -> Any:
+    def load_aborted(self: Any) -> None:
+        for segment in self.segments:
+            segment.transaction_index = None
+
+    return load_aborted
+
+
 TRANSACTION_BUGS = (
     Bug(
         "ends-the-next",
@@ -197,6 +242,43 @@ TRANSACTION_BUGS = (
         "offsets that a transaction commits count before it does",
         OFFSETS,
         (("penstock.core.group.shard:GroupShard.replay", _counts_at_once),),
+    ),
+    Bug(
+        "keeps-its-time-out",
+        "a transactional id that is known already keeps a time-out under two-phase commit (KIP-939 in Kafka 4.3)",
+        PREPARED,
+        ((f"{TXN_SHARD}:TransactionShard._init", _keeps_its_time_out),),
+    ),
+    Bug(
+        "knows-the-present-id",
+        "a commit that is told again, after it has used up the epochs of its producer id, is refused (FLINK-40689)",
+        CONFIRMED,
+        ((f"{TXN_SHARD}:_asked", _knows_the_present_id),),
+    ),
+    Bug(
+        "waits-for-nobody",
+        "the end of a transaction to which nothing was added waits for markers that nobody writes (FLINK-31363)",
+        ENDS,
+        ((f"{TXN_SHARD}:TransactionShard._store_ended", _waits_for_nobody),),
+    ),
+    Bug(
+        "has-no-last-epoch",
+        "an abort that comes after the coordinator's own is confirmed with the last epoch, which is for markers alone "
+        "(KAFKA-20090)",
+        ENDLESS,
+        ((f"{TRANSACTION}.has_last_epoch", _has_no_last_epoch),),
+    ),
+    Bug(
+        "removes-markers",
+        "compaction removes markers of transactions whose records are still there",
+        MARKED,
+        (("penstock.storage.cleaner.rewrite:_Cleaning._filter_control", _removes_markers),),
+    ),
+    Bug(
+        "loads-no-aborted",
+        "a broker that recovers a log forgets which transactions in it were aborted",
+        READ,
+        (("penstock.storage.recovery:RecoveredLog.load_aborted", _loads_no_aborted),),
     ),
     Bug(
         "forgets-open-offsets",

@@ -1,25 +1,24 @@
 """Readers of committed records: up to the last stable offset, without those of aborted transactions.
 
-Which records count is decided by the markers in the log (`Decided`). A reader that goes by the list of aborted
-transactions in the answers of Fetch is to take its place in `CommittedReader._take`, and nowhere else. Must not know:
-faults, checkers.
+`CommittedReader` goes by the list of aborted transactions in the answers of Fetch, as clients do. `Decided` goes by the
+markers in a log; the judges hold one against the other. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from penstock.model.errors import ApiError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
-from penstock.records.control import COMMIT, marker_of
+from penstock.records.control import ABORT, COMMIT, marker_of
 from penstock.sim.checks.files import records_of
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.transactions import Delivered, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
-from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from penstock.wire.messages.fetch import AbortedTransaction, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from penstock.wire_client.requests.errors import error_code
 
 READ_COMMITTED = 1
@@ -64,12 +63,32 @@ class Decided:
         return {producer_id: records[0][0] for producer_id, records in self._open.items()}
 
 
+class Aborted:
+    """What a client drops of the batches of one answer, in their order."""
+
+    def __init__(self, listed: Iterable[AbortedTransaction]) -> None:
+        self._coming = sorted(((one.first_offset, one.producer_id) for one in listed), reverse=True)
+        self._open: set[int] = set()  # producer ids
+
+    def has(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether nothing of this batch is for an application."""
+        while self._coming and self._coming[-1][0] <= header.last_offset:
+            self._open.add(self._coming.pop()[1])
+        if header.is_control:
+            marker = marker_of(header, batch)
+            if marker is not None and marker.kind == ABORT:
+                self._open.discard(header.producer_id)
+            return True
+        return header.is_transactional and header.producer_id in self._open
+
+
 class CommittedReader:
     def __init__(self, caller: Caller, history: TransactionHistory, places: Sequence[Place]) -> None:
         self._caller = caller
         self._history = history
         self._positions = dict.fromkeys(places, 0)
-        self._decided = {place: Decided() for place in places}
+        self.given: dict[Place, set[int]] = {place: set() for place in places}
+        """Offsets of the records that were taken for committed ones."""
         self._shown: dict[Place, tuple[int, int]] = {}  # the last stable offset, and by the leader of which epoch
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
@@ -84,8 +103,20 @@ class CommittedReader:
                     await caller.look_again(place)
                 else:
                     if caller.random.random() < AGAIN_CHANCE:
-                        self._positions[place], self._decided[place] = 0, Decided()
+                        self._positions[place] = 0
             await caller.pause(pause_s)
+
+    async def read_all(self, place: Place, end: int) -> frozenset[int]:
+        """The offsets of the records below `end` that are committed."""
+        caller = self._caller
+        while self._positions[place] < end:
+            try:
+                await self._read(place)
+            except TROUBLE as error:
+                caller.note(error)
+                await caller.pause(RETRY_S)
+                await caller.look_again(place)
+        return frozenset(self.given[place])
 
     async def _read(self, place: Place) -> None:
         caller = self._caller
@@ -115,7 +146,8 @@ class CommittedReader:
         if data.error_code:
             raise ApiError(error_code(data.error_code), f"cannot read {place}")
         self._was_shown(place, leader.epoch, data.last_stable_offset)
-        self._take(place, data.last_stable_offset, memoryview(cast("Buffer", data.records or b"")))
+        aborted = Aborted(data.aborted_transactions or ())
+        self._take(place, data.last_stable_offset, aborted, memoryview(cast("Buffer", data.records or b"")))
 
     def _was_shown(self, place: Place, epoch: int, last_stable_offset: int) -> None:
         """The leader of the next epoch may not know yet how far the high watermark has come."""
@@ -128,7 +160,7 @@ class CommittedReader:
             )
         self._shown[place] = last_stable_offset, epoch
 
-    def _take(self, place: Place, last_stable_offset: int, data: memoryview) -> None:
+    def _take(self, place: Place, last_stable_offset: int, aborted: Aborted, data: memoryview) -> None:
         at, position = 0, self._positions[place]
         while len(data) - at >= HEADER_SIZE:
             header = read_header(data, at)
@@ -142,19 +174,19 @@ class CommittedReader:
                     f"{last_stable_offset}",
                 )
             if header.base_offset >= position:
-                for ended in self._decided[place].add(header, batch):
-                    if ended.is_committed:
-                        self._deliver(place, ended)
+                if not aborted.has(header, batch):
+                    for record in records_of(header, batch):
+                        self._deliver(place, record.offset, (record.value or b"").partition(b" ")[0])
                 position = header.next_offset
             at += header.size_bytes
         self._positions[place] = position
 
-    def _deliver(self, place: Place, record: Ended) -> None:
+    def _deliver(self, place: Place, offset: int, value: bytes) -> None:
+        self.given[place].add(offset)
         known = self._history.delivered.setdefault(place, {})
-        first = known.setdefault(record.offset, Delivered(record.value, self._caller.name, self._history.time()))
-        if first.value != record.value:
+        first = known.setdefault(offset, Delivered(value, self._caller.name, self._history.time()))
+        if first.value != value:
             raise Violation(
                 "a read is stable",
-                f"{self._caller.name} reads {record.value!r} at {place}@{record.offset}, where {first.reader} read "
-                f"{first.value!r}",
+                f"{self._caller.name} reads {value!r} at {place}@{offset}, where {first.reader} read {first.value!r}",
             )

@@ -4,6 +4,8 @@
   the next transaction it would count. So after such a one it asks for a higher epoch before it goes on (KIP-360).
 - Version 2 leaves partitions to the broker, and each end of a transaction gives it another epoch. What arrives late is
   refused by that. So it sends some requests twice, the second time much later.
+- Under two-phase commit its transactions have no time-out. Another producer that knows its producer id and epoch ends
+  them in its place (`resume`).
 
 What becomes of it is told by three exceptions: the transaction has to be aborted, this producer is over, or its
 process is gone. Must not know: what is in the records, faults, checkers.
@@ -15,12 +17,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from penstock.model.errors import ApiError, ErrorCode, PenstockError
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
 from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.sim.workload.transaction_codes import (
+    DECIDED_AGAINST,
+    OVER,
+    PASSING,
+    MustAbort,
+    ProducerOver,
+    Unheard,
+    Vanished,
+)
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import (
@@ -58,53 +69,14 @@ PADDING = b"." * 40
 RETRY_S = 0.04
 LONGEST_RETRY_S = 0.4
 GIVES_UP_S = (1.5, 6.0)
+TWO_PHASE_COMMIT_VERSION: Final = 6
+"""Of InitProducerId."""
 LATE_CHANCE, LATE_END_CHANCE = 0.1, 0.3
 LATE_S = (0.05, 0.5, 2.0)
 """At least, and at most: of half of them the first, of the others the second."""
 DAWDLES_CHANCE = 0.6
 VANISHES_CHANCE = 0.01
 """Of a process, at each request: while it is under way."""
-PASSING = frozenset(
-    (
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.OPERATION_NOT_ATTEMPTED,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
-        ErrorCode.NETWORK_EXCEPTION,
-    )
-)
-OVER = frozenset(
-    (
-        ErrorCode.PRODUCER_FENCED,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    )
-)
-DECIDED_AGAINST = OVER | {ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE}
-"""Said by a coordinator that did nothing."""
-
-
-class ProducerOver(PenstockError):
-    """Another has taken its place, or nobody answers it: it can do nothing more."""
-
-
-class MustAbort(PenstockError):
-    """Not all of this transaction is known to be there."""
-
-
-class Vanished(PenstockError):
-    """The process is gone, and says nothing more."""
 
 
 class TransactionalProducer:
@@ -119,17 +91,22 @@ class TransactionalProducer:
         timeout_ms: int,
         now_ms: Callable[[], int],
         is_calm: bool = False,
+        is_two_phase: bool = False,
+        begins_once: bool = False,
     ) -> None:
-        """`is_calm`: it asks for everything once, and does not vanish."""
+        """`is_calm`: it asks for everything once, and does not vanish. `begins_once`: InitProducerId too."""
         self._caller = caller
         self._history = history
         self.transactional_id = transactional_id
         self.instance = instance
         self.timeout_ms = timeout_ms
-        self._version = version
+        self.version = version
+        self.is_two_phase = is_two_phase
+        self._begins_once = begins_once
         self._now_ms = now_ms
         self._sends_late = not is_calm and version >= FIRST_WITH_RISING_EPOCHS
         self._vanishes_chance = 0.0 if is_calm else VANISHES_CHANCE
+        self._vanishes_at_end_chance = self._vanishes_chance
         self._gives_up_s = caller.random.uniform(*GIVES_UP_S)
         self.producer_id = self.epoch = -1
         self._sequences: dict[Place, int] = {}
@@ -140,7 +117,7 @@ class TransactionalProducer:
 
     @property
     def adds_partitions(self) -> bool:
-        return self._version < FIRST_WITH_RISING_EPOCHS
+        return self.version < FIRST_WITH_RISING_EPOCHS
 
     # -- asking -------------------------------------------------------------------------
 
@@ -174,23 +151,31 @@ class TransactionalProducer:
             raise MustAbort(code.name)
 
     async def _send(self, address: Address, api: Api, request: Message, kind: type[R], purpose: str) -> R:
-        caller, newest = self._caller, NEWEST[self._version][api]
+        caller, newest = self._caller, self._newest(api)
         random = caller.random
         is_end = api is Api.END_TXN
-        if self._sends_late and random.random() < (LATE_END_CHANCE if is_end else LATE_CHANCE):
+        if self._may_come_late(api) and random.random() < (LATE_END_CHANCE if is_end else LATE_CHANCE):
             self._leave_behind(self._arrive_late(address, api, request, kind))
         asking = caller.ask(address, api, request, kind, purpose=purpose, newest=newest)
-        if random.random() < self._vanishes_chance:
+        if random.random() < (self._vanishes_at_end_chance if is_end else self._vanishes_chance):
             self._leave_behind(_unheard(asking))
             await caller.pause(RETRY_S / 4)
             raise Vanished(f"{self.transactional_id}.{self.instance}")
         return await asking
 
+    def _newest(self, api: Api) -> int:
+        if self.is_two_phase and api is Api.INIT_PRODUCER_ID:
+            return TWO_PHASE_COMMIT_VERSION
+        return NEWEST[self.version][api]
+
+    def _may_come_late(self, api: Api) -> bool:
+        return self._sends_late and not (self._begins_once and api is Api.INIT_PRODUCER_ID)
+
     async def _arrive_late(self, address: Address, api: Api, request: Message, kind: type[R]) -> None:
         """As one that was given up on, sent again over another connection, and that the network had kept."""
         await asyncio.sleep(self._late_s())
         self._history.counts["late requests"] += 1
-        newest = NEWEST[self._version][api]
+        newest = self._newest(api)
         await _unheard(self._caller.ask(address, api, request, kind, purpose="late", newest=newest))
 
     def _late_s(self) -> float:
@@ -231,12 +216,15 @@ class TransactionalProducer:
             transaction_timeout_ms=self.timeout_ms,
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
+            enable2_pc=self.is_two_phase,
         )
         asked_s = self._history.time()
-        self._history.asks_to_begin(self.transactional_id, self.instance)
+        asked = self._history.asks_to_begin(self.transactional_id, self.instance)
         address = await self._coordinator()
         answer = await self._send(address, Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, "begin")
         code = error_code(answer.error_code)
+        if not self._may_come_late(Api.INIT_PRODUCER_ID):
+            asked.until_s = self._history.time()
         if code is ErrorCode.NONE:
             self._go_on_as(answer.producer_id, answer.producer_epoch)
             self._history.begins(
@@ -250,6 +238,11 @@ class TransactionalProducer:
                 )
             )
         return code
+
+    def resume(self, producer_id: int, epoch: int, *, vanishes_chance: float) -> None:
+        """To end the transaction that another producer has prepared; perhaps without hearing the answer."""
+        self.producer_id, self.epoch = producer_id, epoch
+        self._vanishes_at_end_chance = vanishes_chance
 
     def _go_on_as(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
@@ -384,25 +377,17 @@ class TransactionalProducer:
 
     async def end(self, attempt: Attempt, *, is_commit: bool) -> None:
         """Writes down what came of it. Raises ProducerOver, Vanished."""
-        attempt.asked_s = self._history.time()
+        tries = 0 if attempt.asked_s is None else 1
+        if attempt.asked_s is None:
+            attempt.asked_s = self._history.time()
         attempt.ending = Ending.UNKNOWN if is_commit else Ending.ABORTED
-        tries = 0
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            committed=is_commit,
-        )
+        request = self._end_request(is_commit=is_commit)
 
         async def ask() -> ErrorCode:
             nonlocal tries
             address = await self._coordinator()
             tries += 1
-            answer = await self._send(address, Api.END_TXN, request, EndTxnResponse, "end")
-            code = error_code(answer.error_code)
-            if code is ErrorCode.NONE and not self.adds_partitions:
-                self._go_on_as(answer.producer_id, answer.producer_epoch)
-            return code
+            return await self._ask_to_end(address, request)
 
         code = await self._until_told(ask)
         attempt.ended_s = self._history.time()
@@ -414,7 +399,40 @@ class TransactionalProducer:
                 attempt.ending = Ending.ABORTED
             else:
                 attempt.refusal = code.name
-        raise ProducerOver(code.name)
+        raise Unheard(code.name) if code in PASSING else ProducerOver(code.name)
+
+    async def end_nothing(self, *, is_commit: bool) -> None:
+        """End a transaction to which nothing was added; of version 2. Raises ProducerOver, Vanished.
+
+        A coordinator aborts it, and refuses to commit it. After that the commit could arrive again, and in the next
+        transaction it would count. So a producer that has asked for one begins anew.
+        """
+        request = self._end_request(is_commit=is_commit)
+
+        async def ask() -> ErrorCode:
+            return await self._ask_to_end(await self._coordinator(), request)
+
+        self._history.counts["ends of nothing"] += 1
+        code = await self._until_told(ask)
+        if is_commit and code is ErrorCode.INVALID_TXN_STATE:
+            await self.begin()
+        elif code is not ErrorCode.NONE:
+            raise ProducerOver(code.name)
+
+    def _end_request(self, *, is_commit: bool) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            committed=is_commit,
+        )
+
+    async def _ask_to_end(self, address: Address, request: EndTxnRequest) -> ErrorCode:
+        answer = await self._send(address, Api.END_TXN, request, EndTxnResponse, "end")
+        code = error_code(answer.error_code)
+        if code is ErrorCode.NONE and not self.adds_partitions:
+            self._go_on_as(answer.producer_id, answer.producer_epoch)
+        return code
 
 
 async def _unheard(work: Awaitable[object]) -> None:

@@ -2,9 +2,12 @@
 
 A transactional id has a source partition of its own: whoever begins under it takes over that source. An instance asks
 how far its source is read, and goes on from there in transactions: rows, records in several partitions, the offset.
-Some transactions have no rows. Instances abort, die in the middle, sleep for longer than their transactions may take,
-and come back. Where two supervisors start instances under one id, each of them fences the other. Must not know: faults,
-checkers.
+Some transactions have no rows, and some have nothing at all. Instances abort, die in the middle, sleep for longer than
+their transactions may take, and come back. Where two supervisors start instances under one id, each of them fences the
+other.
+
+Under two-phase commit an instance prepares a transaction and is gone. Its supervisor ends it after the time-out that
+the instance named, by producer id and epoch alone, and perhaps several times. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from penstock.sim.judges.history import History, Place
 from penstock.sim.judges.transactions import Attempt, Sent, SourceRead, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.readers import Reader
-from penstock.sim.workload.transactional import MustAbort, ProducerOver, TransactionalProducer, Vanished
+from penstock.sim.workload.transaction_codes import MustAbort, ProducerOver, Unheard, Vanished
+from penstock.sim.workload.transactional import TransactionalProducer
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -45,6 +49,17 @@ RESUMES_CHANCE = 0.4
 DIES_CHANCE = 0.04
 ABORTS_CHANCE = 0.2
 CARELESS_CHANCE = 0.12
+TWO_PHASE_CHANCE, PREPARES_CHANCE = 0.6, 0.35
+"""Of instances, and of their transactions: where there is two-phase commit."""
+DECIDES_AFTER = (1.0, 1.6)
+"""Of the time-out that the instance named, which does not count."""
+UNHEARD_CHANCE = 0.4
+"""Of a supervisor that ends a prepared transaction: it does not hear the answer, and another one asks again."""
+INSISTS_S = 30.0
+"""Longer than a history has faults. If nobody answers for so long, the judges of healed clusters say why."""
+NOTHING_CHANCE, COMMITS_NOTHING_CHANCE = 0.08, 0.35
+OVERDUE_CHANCE, OVERDUE = 0.25, (1.0, 1.2)
+"""Of a transaction that is aborted: how long it is open, of its time-out."""
 STAYS_CHANCE = 0.93
 AWAY_S = 0.3
 RETRY_S = 0.08
@@ -64,6 +79,14 @@ def made_of(row: int, places: Sequence[Place]) -> list[Place]:
     return [places[one % len(places)] for one in range(row, row + min(2, len(places)))]
 
 
+class _Prepared(Exception):
+    """The process of an instance is gone, and its transaction waits for a decision."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        super().__init__(attempt.name)
+        self.attempt = attempt
+
+
 class Transformer:
     """One supervisor of one transactional id: an instance after the other."""
 
@@ -78,6 +101,8 @@ class Transformer:
         *,
         is_slow: bool = False,
         is_calm: bool = False,
+        has_two_phases: bool = False,
+        has_odd_ends: bool = False,
     ) -> None:
         self._caller = caller
         self._history = history
@@ -86,6 +111,8 @@ class Transformer:
         self._now_ms = now_ms
         self._is_slow = is_slow
         self._is_calm = is_calm
+        self._has_two_phases = has_two_phases
+        self._has_odd_ends = has_odd_ends
         self.transactional_id = f"transformer-{source.partition}"
         self._reader = Reader(caller, rows, [source])
         self._numbers = 0
@@ -96,12 +123,50 @@ class Transformer:
             producer = self._producer()
             try:
                 await self._live(producer, is_over, pause_s)
+            except _Prepared as prepared:
+                await self._decide(prepared, producer)
             except (ProducerOver, Vanished) as error:
                 self._history.counts[type(error).__name__] += 1
             self._under_way += producer.under_way
             await self._caller.pause(AWAY_S)
         if self._under_way:
             await asyncio.gather(*self._under_way)
+        if self._has_two_phases:
+            await self._take_over()
+
+    async def _take_over(self) -> None:
+        """What a dead instance has left open has no time-out: the next producer ends it."""
+        time = asyncio.get_running_loop().time
+        ends_s = time() + INSISTS_S
+        while time() < ends_s:
+            producer = self._producer(is_two_phase=False)
+            try:
+                await producer.begin()
+            except (ProducerOver, Vanished):
+                await self._caller.pause(RETRY_S)
+            else:
+                await asyncio.gather(*producer.under_way)
+                return
+
+    async def _decide(self, prepared: _Prepared, gone: TransactionalProducer) -> None:
+        """From outside, until a coordinator has confirmed it or refused it."""
+        time = asyncio.get_running_loop().time
+        await asyncio.sleep(self._caller.random.uniform(*DECIDES_AFTER) * gone.timeout_ms / 1000)
+        ends_s = time() + INSISTS_S
+        while time() < ends_s:
+            heir = self._producer(version=gone.version, is_two_phase=True)
+            heir.resume(gone.producer_id, gone.epoch, vanishes_chance=UNHEARD_CHANCE)
+            try:
+                await heir.end(prepared.attempt, is_commit=prepared.attempt.is_decided_to_commit)
+            except (Unheard, Vanished):
+                await self._caller.pause(RETRY_S)
+            except ProducerOver as error:
+                self._history.counts[type(error).__name__] += 1
+                return
+            else:
+                return
+            finally:
+                self._under_way += heir.under_way
 
     async def finish(self, end: int) -> None:
         """Until a producer was let begin, and has transformed all rows below `end`; at least one transaction."""
@@ -126,18 +191,22 @@ class Transformer:
             except ProducerOver:
                 await self._caller.pause(RETRY_S)
 
-    def _producer(self) -> TransactionalProducer:
+    def _producer(self, *, version: int | None = None, is_two_phase: bool | None = None) -> TransactionalProducer:
         random = self._caller.random
         self._history.counts["instances"] += 1
+        if is_two_phase is None:
+            is_two_phase = self._has_two_phases and random.random() < TWO_PHASE_CHANCE
         return TransactionalProducer(
             self._caller,
             self._history,
             self.transactional_id,
             self._history.counts["instances"],
-            version=random.choice((0, 2)),
+            version=random.choice((0, 2)) if version is None else version,
             timeout_ms=random.randint(*(SLOW_TIMEOUTS_MS if self._is_slow else TIMEOUTS_MS)),
             now_ms=self._now_ms,
             is_calm=self._is_calm,
+            is_two_phase=is_two_phase,
+            begins_once=self._has_two_phases,  # a late one would abort what another has prepared
         )
 
     async def _live(self, producer: TransactionalProducer, is_over: Callable[[], bool], pause_s: float) -> None:
@@ -153,6 +222,9 @@ class Transformer:
         """One transaction: how far the source is read afterwards."""
         rows = await self._read(position, most)
         await producer.refresh()
+        has_odd_ends = self._has_odd_ends and not producer.adds_partitions
+        if has_odd_ends and self._caller.random.random() < NOTHING_CHANCE:
+            await producer.end_nothing(is_commit=self._caller.random.random() < COMMITS_NOTHING_CHANCE)
         attempt = self._history.begin(
             self.transactional_id, producer.instance, (producer.producer_id, producer.epoch), self._source
         )
@@ -164,7 +236,14 @@ class Transformer:
             self._history.counts["had to abort"] += 1
             self._caller.note(error)
             is_commit = False
+        else:
+            if producer.is_two_phase and self._caller.random.random() < PREPARES_CHANCE:
+                attempt.prepared_s, attempt.is_decided_to_commit = self._history.time(), is_commit
+                raise _Prepared(attempt)
         await self._linger(producer)
+        if has_odd_ends and self._caller.random.random() < OVERDUE_CHANCE:
+            await asyncio.sleep(self._caller.random.uniform(*OVERDUE) * producer.timeout_ms / 1000)
+            is_commit = False
         if self._is_slow and self._caller.random.random() < LAST_CHANCE:
             await asyncio.sleep(self._caller.random.uniform(*LASTS) * producer.timeout_ms / 1000)
         await producer.end(attempt, is_commit=is_commit)

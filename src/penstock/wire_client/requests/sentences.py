@@ -33,6 +33,13 @@ def no_such_transactional_id(transactional_id: str) -> str:
     return f"transactional id '{transactional_id}' does not exist"
 
 
+def no_two_phase_commit(transactional_id: str) -> str:
+    return (
+        f"transactional id '{transactional_id}': the cluster does not serve two-phase commit; it needs brokers with "
+        "InitProducerId version 6 and transaction.two.phase.commit.enable=true"
+    )
+
+
 def partition_refused(code: ErrorCode, topic: str, partition: int) -> str:
     return f"{topic}-{partition}: {code.name}"
 

@@ -19,10 +19,12 @@ from penstock.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from penstock.wire_client.requests.errors import check, error_code
-from penstock.wire_client.requests.sentences import no_such_transactional_id, partition_refused
+from penstock.wire_client.requests.sentences import no_such_transactional_id, no_two_phase_commit, partition_refused
 
 FENCING_TIMEOUT_MS = 1
 """As Kafka's tools: no transaction begins with the producer id that fences."""
+NEVER_MS = 2**31 - 1
+"""The time-out of a transaction that is decided outside of the cluster (two-phase commit, KIP-939)."""
 
 
 class TransactionListing(NamedTuple):
@@ -52,6 +54,11 @@ class TransactionDescription(NamedTuple):
     start_ms: int | None
     """None: no transaction is open or ending."""
     partitions: tuple[TopicPartition, ...]
+
+    @property
+    def is_decided_outside(self) -> bool:
+        """Two-phase commit: it has no time-out."""
+        return self.timeout_ms == NEVER_MS
 
 
 class PartitionProducer(NamedTuple):
@@ -121,6 +128,23 @@ def read_described(
 def fence_request(transactional_id: str) -> InitProducerIdRequest:
     """Begins a new producer with this id: its predecessor is fenced, and the open transaction is aborted."""
     return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS)
+
+
+def two_phase_request(transactional_id: str) -> InitProducerIdRequest:
+    """Begins a new producer whose transactions are decided outside and never time out (two-phase commit, KIP-939).
+
+    Needs version 6. An older version cannot say so; a broker refuses it then, because the time-out is too long.
+    """
+    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=NEVER_MS, enable2_pc=True)
+
+
+def read_two_phase(transactional_id: str, answer: InitProducerIdResponse) -> tuple[int, int]:
+    """The producer id and its epoch. Raises ApiError; CONCURRENT_TRANSACTIONS: ask again in some milliseconds."""
+    code = error_code(answer.error_code)
+    if code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.INVALID_TRANSACTION_TIMEOUT):
+        raise ApiError(code, no_two_phase_commit(transactional_id))
+    check(answer.error_code, f"transactional id '{transactional_id}': {code.name}")
+    return answer.producer_id, answer.producer_epoch
 
 
 def read_fenced(transactional_id: str, answer: InitProducerIdResponse) -> tuple[int, int]:
