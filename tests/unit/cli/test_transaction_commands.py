@@ -177,7 +177,7 @@ def test_one_partition_of_a_transaction_that_does_not_hang(
         ((), "give --transactional-id, or --topic and --partition"),
         (("--topic", "t", "--partition", "0"), "give --start-offset, or --producer-id and --producer-epoch"),
         (("--transactional-id", "a", "--topic", "t"), "give --transactional-id alone, or --topic and --partition"),
-        (("--transactional-id", "a", "--json"), "--json cannot ask: give --yes as well"),
+        (("--transactional-id", "a", "--json"), "--json cannot ask for confirmation: give --yes as well"),
         (
             ("--topic", "t", "--partition", "0", "--producer-id", "1"),
             "--producer-id and --producer-epoch belong together",

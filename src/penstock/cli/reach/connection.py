@@ -202,7 +202,7 @@ def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) 
     """Empty when a TCP connection opens, else the reason."""
     try:
         socket.create_connection((host, port), timeout_s).close()
-    except (socket.gaierror, UnicodeError):  # the latter where a part of a name is empty or too long
+    except (socket.gaierror, UnicodeError):  # UnicodeError: a part of the name is empty or too long
         return f"the name {host} does not resolve"
     except TimeoutError:
         return f"no answer from {host} within {timeout_s:g} s"

@@ -128,7 +128,7 @@ def consume(
                 records = _watched(records, min(total, max_records or total), topic)
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
-        sys.stdout.buffer.flush()  # the command has not succeeded before this
+        sys.stdout.buffer.flush()  # the command succeeds only if this write does
 
 
 def _print(records: Iterator[Record | None], line: Line, max_records: int | None, out: IO[bytes]) -> None:

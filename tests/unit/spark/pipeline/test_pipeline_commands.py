@@ -113,7 +113,8 @@ def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoi
     directory = checkpoint("output_topic", "results", [{"0": 5}])
     words = ("pipeline", "reset", "--project", str(project.root), "--json")
     asked = cli(*words)
-    assert (asked.code, json.loads(asked.out)) == (2, {"error": "--json cannot ask: give --yes as well"})
+    error = "--json cannot ask for confirmation: give --yes as well"
+    assert (asked.code, json.loads(asked.out)) == (2, {"error": error})
     assert directory.exists()
     told = json.loads(cli(*words, "--yes").out)
     assert told == {
