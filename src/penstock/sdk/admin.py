@@ -67,7 +67,7 @@ class Admin:
     async def offsets(
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
-        """For a time: the offset of the first record not older, or the end offset if there is none."""
+        """For a time: the offset of the first record at or after it, or the end offset if there is none."""
         return await asyncio.to_thread(self._blocking.offsets, partitions, at)
 
     async def groups(self) -> list[GroupListing]:

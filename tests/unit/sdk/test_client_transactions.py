@@ -250,7 +250,7 @@ def test_outside_of_a_transaction(servers: str, made: str) -> None:
     with BlockingProducer(servers, transactional_id=f"id-{made}") as producer:
         with pytest.raises(BadSetting, match="no transaction is open"):
             producer.send(made, "x")
-        with producer.transaction() as transaction, pytest.raises(BadSetting, match="one at a time"):
+        with producer.transaction() as transaction, pytest.raises(BadSetting, match="already has an open transaction"):
             producer.transaction().__enter__()
         with pytest.raises(BadSetting, match="no transaction is open"):
             transaction.send_offsets(_ConsumerOfOne())  # type: ignore[arg-type]

@@ -160,12 +160,12 @@ async def publish_to_partition(door: Door, request: Request) -> Response:
 
 
 def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) -> None:
-    """Raises Refused(422) for fields of an event beside a batch, which would be ignored."""
+    """Raises Refused(422) if a batch has fields of a single event beside it: they would be ignored."""
     if body.records is UNSET:
         return
     for name in ("key", "value", "payload", "partition", "timestamp", "headers"):
         if getattr(body, name, None) not in (UNSET, None, []):
-            raise Refused(422, f"a body is a batch or one event: with records, '{name}' belongs into each record")
+            raise Refused(422, f"a body is a batch or one event: in a batch, put '{name}' into each record")
 
 
 def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Record:
