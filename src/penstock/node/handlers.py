@@ -213,7 +213,7 @@ SERVED: tuple[Served, ...] = (
 )
 
 FOR_CLIENTS: tuple[type[Handler], ...] = tuple(served.kind for served in SERVED)
-"""The APIs for clients, for a node that has not built its handlers yet."""
+"""The APIs served to clients. Known before the handlers are built."""
 
 
 class Apis:
