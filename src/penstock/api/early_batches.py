@@ -1,9 +1,9 @@
-"""Remembers batches of idempotent producers that arrived before their partition did.
+"""Remembers batches of idempotent producers for partitions that this broker did not lead yet.
 
-A client sends further batches before it knows that the first was refused. If the partition is led here by then and has
-no state of the producer, the second batch would be appended, and a retry of the first never could be. The log remembers
-batches that it refused itself (`ProducerStates.refuse`). This module remembers batches that no log has seen: for a
-topic that is being created, or a leader that has just been elected.
+A client sends further batches before it knows that the first was refused. If this broker has become the leader in
+between, and the log knows nothing of the producer, the second batch would be appended. A retry of the first would then
+be refused for ever. The log remembers batches that it refused itself (`ProducerStates.refuse`). This module remembers
+batches that no log has seen: for a topic that is being created, or a leader that has just been elected.
 
 Must not know: why a batch was refused.
 """
@@ -75,7 +75,7 @@ class EarlyBatches:
 
 
 def _header(records: object) -> BatchHeader | None:
-    """The input may be no batch at all."""
+    """The input may be invalid."""
     if not isinstance(records, (bytes, bytearray, memoryview)) or len(records) < HEADER_SIZE:
         return None
     return read_header(records)

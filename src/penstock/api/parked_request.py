@@ -64,7 +64,7 @@ class ParkedRequest:
         self._is_notified = False
 
     def park(self, timeout_s: float, complete: Callable[[], None]) -> None:
-        """`complete` is called once, or never if the client goes first."""
+        """`complete` is called once, or never if the client disconnects first."""
         self._is_parked = True
         self._complete = complete
         self._news.wake = self._wake

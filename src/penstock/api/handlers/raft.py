@@ -75,12 +75,12 @@ class RaftHandler:
             return
         hello = self._senders.get(connection)
         if hello is None:
-            raise ProtocolError("a message between nodes without a hello that was accepted")
+            raise ProtocolError("a message between nodes without an accepted hello")
         if payload == PING:
             connection.reply(slot, [peer_answer(correlation_id)])
             return
         if sender_of(payload) != hello.sender:
-            raise ProtocolError(f"node {hello.sender} speaks as node {sender_of(payload)}")
+            raise ProtocolError(f"node {hello.sender} sent a message in the name of node {sender_of(payload)}")
         if reason := self._why_not_with_disk(hello):
             raise ProtocolError(reason)
         connection.reply(slot, [])
