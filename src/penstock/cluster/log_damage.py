@@ -54,8 +54,8 @@ def _refuse_if_proven(data: memoryview, lost_offset: int, complaint: str) -> Non
     for header, payload in _sound_batches(data):
         if _stable_offset(header, payload) > lost_offset:
             raise StorageError(
-                f"{complaint}; records that were written after it was stable follow, so this is damage and no torn "
-                "tail: restore the metadata log from a copy of the data directory"
+                f"{complaint}; later records show that this part of the log was already stable, so this is damage and "
+                "not a torn tail: restore the metadata log from a copy of the data directory"
             )
 
 
@@ -67,7 +67,7 @@ def _stable_offset(header: BatchHeader, payload: memoryview) -> int:
                 if name == STABLE_HEADER and value is not None and value.isdigit():
                     return int(value)
     except MalformedRecords:
-        pass  # its checksum matches: a batch of another writer, which counts as an old one
+        pass  # its checksum matches: a batch of another writer, treated like one of an old broker
     return header.base_offset
 
 

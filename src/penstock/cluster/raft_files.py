@@ -97,12 +97,12 @@ def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[Node
 
 def missing_quorum_state(directory: str) -> str:
     """The file is written before the first entry of any term."""
-    return f"{directory}/{QUORUM_STATE} is missing, and the log beside it is of a quorum; {_WITHOUT_QUORUM_STATE}"
+    return f"{directory}/{QUORUM_STATE} is missing, but the log beside it belongs to a quorum; {_WITHOUT_QUORUM_STATE}"
 
 
 def impossible_term(directory: str, term: int) -> str:
     return (
-        f"{directory}: the log has entries of term {term}, which no quorum reaches, so it cannot be trusted: restore "
+        f"{directory}: the log has entries of term {term}, which no quorum can reach, so it cannot be trusted: restore "
         "the data directory from a copy, or, where other voters have the metadata, remove the server from the cluster "
         "and add it anew with an empty data directory"
     )

@@ -206,7 +206,7 @@ def test_damage_in_the_middle_is_refused(place: float) -> None:
     grown(disk)
     path = f"{LOGS}/{log_names(disk)[0]}"
     disk.flip_bit(path, int(disk.open(path).size() * place) + 70)
-    with pytest.raises(StorageError, match="damage and no torn tail"):
+    with pytest.raises(StorageError, match="damage and not a torn tail"):
         RaftStore(disk, DATA, Clock())
 
 
@@ -254,7 +254,7 @@ def test_a_lost_vote_is_not_taken_for_a_directory_of_before_raft(has_log: bool) 
         store.store_blocking(Outcome(snapshot_to_store=Snapshot(9, 1, VOTERS, b"all"), truncate_from=1))
     disk.remove(f"{LOGS}/{QUORUM_STATE}")
     with pytest.raises(
-        StorageError, match=r"quorum-state is missing, and the log beside it is of a quorum; .* restore"
+        StorageError, match=r"quorum-state is missing, but the log beside it belongs to a quorum; .* restore"
     ):
         RaftStore(disk, DATA, Clock())
 
