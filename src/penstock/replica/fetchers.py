@@ -123,7 +123,7 @@ class ReplicaFetchers:
             self.by_leader[self._leader_of[partition]].session.meet(followed, Input.DAMAGED)
 
     def release(self, partition: Partition) -> None:
-        """The partition is repaired, or needed as it is."""
+        """The partition is repaired, or must be used as it is."""
         followed = self._followed(partition)
         if followed is not None:
             self.by_leader[self._leader_of[partition]].let_go(followed, Input.MENDED)
@@ -154,7 +154,7 @@ class ReplicaFetchers:
     def _fetcher_of(self, partition: Partition) -> ReplicaFetcher:
         leader = self._leader_of.get(partition)
         if leader is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition!r} follows nobody")
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition!r} follows no leader")
         return self.by_leader[leader]
 
     def _followed(self, partition: Partition) -> FollowedPartition | None:

@@ -129,7 +129,7 @@ class Housekeeping:
                 await self.persist_offsets()
                 await self.delete_below_start(moved)
         except StorageError as error:
-            log.error("log starts are not on the disk yet, the next checkpoint writes them: %s", error)
+            log.error("log start offsets are not on the disk yet; the next checkpoint writes them: %s", error)
         finally:
             self._moving = None
 

@@ -185,7 +185,7 @@ class Repairs:
         try:
             await self._recovering.set_aside.remove(partition)
         except OSError as error:
-            log.error("%r: what was set aside is no longer needed, but cannot be removed: %s", partition, error)
+            log.error("%r: the set-aside files are no longer needed, but cannot be removed: %s", partition, error)
 
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
@@ -196,8 +196,8 @@ class Repairs:
             if found is not None:
                 await self._replace(partition, found)
         except (ApiError, StorageError, OSError) as error:
-            when = "later" if could_not_be_opened(partition) else "when the damage is met again"
-            log.error("%r cannot be repaired: %s; it is tried again %s", partition, error, when)
+            when = "later" if could_not_be_opened(partition) else "when the damage is reported again"
+            log.error("%r cannot be repaired: %s; repair is tried again %s", partition, error, when)
         finally:
             self._under_way.pop(partition, None)
             self._said.pop(partition, None)
@@ -328,12 +328,12 @@ class Repairs:
         return True
 
     async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
-        """Memory can be wrong where the disk is right, and the leader of a compacted log has other bytes there
+        """The page cache can be wrong where the disk is right, and the leader of a compacted log has other bytes there
         anyway.
         """
         if found.is_unreadable or found.place is None or await self._find(partition, found.place.path) is not None:
             return True
-        log.error("%r is not cut: what was damaged when it was read can be read now", partition)
+        log.error("%r is not cut: the damaged part can be read now", partition)
         return False
 
     async def _ask(self, partition: Partition, found: Found) -> Verdict:
@@ -341,9 +341,9 @@ class Repairs:
         if opinion.verdict is Verdict.SOUND:
             self.refused += 1
             self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
-            log.error("%r is not cut: %s, so nothing in it is damaged; a reader is wrong", partition, opinion.reason)
+            log.error("%r is not cut: %s, so nothing is damaged: the report was wrong", partition, opinion.reason)
         elif opinion.verdict is Verdict.UNKNOWN:
-            self._say(partition, f"is damaged and not cut yet: {opinion.reason}")
+            self._say(partition, f"is damaged but not cut yet: {opinion.reason}")
         return opinion.verdict
 
     def _say(self, partition: Partition, what: str) -> None:
@@ -371,7 +371,7 @@ class Repairs:
         if len(others) < needed:
             self._say(
                 partition,
-                f"is damaged and needed: {len(others)} other(s) in sync, min.insync.replicas is "
+                f"is damaged but needed: {len(others)} other(s) in sync, min.insync.replicas is "
                 f"{partition.config.min_insync_replicas}; bring other replicas back",
             )
         return len(others) >= needed
@@ -389,7 +389,9 @@ class Repairs:
         if followers is not None and followers.pending_isr is None:
             self._resigned[partition] = epoch, now_s
             others = tuple(one for one in partition.isr if one != self._following.node_id)
-            log.warning("%r is damaged here, where it is led: asking for another leader among %s", partition, others)
+            log.warning(
+                "%r is damaged on this broker, its leader: requesting another leader among %s", partition, others
+            )
             partition.propose_isr(others)
 
     async def _cut(self, partition: Partition, offset: int) -> None:
@@ -399,7 +401,9 @@ class Repairs:
             await self._recovering.start_over(partition)
             if partition.log.offline is None:
                 self.repaired += 1
-                log.warning("%r could not be read: it is fetched anew from broker %d", partition, partition.leader)
+                log.warning(
+                    "%r could not be read: the whole log is fetched again from broker %d", partition, partition.leader
+                )
             return
         if offset > partition.log.log_start_offset:
             await self._recovering.cut_at(partition, offset)

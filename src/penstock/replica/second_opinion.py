@@ -79,7 +79,7 @@ async def ask(leader: LeaderCopy, workers: Workers, partition: Partition, damage
     except TimeoutError:
         return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} does not answer")
     except CorruptBatch as error:
-        return Opinion(Verdict.UNKNOWN, f"what broker {partition.leader} has there is damaged as well: {error}")
+        return Opinion(Verdict.UNKNOWN, f"the copy of broker {partition.leader} is damaged there as well: {error}")
     except ApiError as error:
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # it has no batches there that could be the same
             return Opinion(Verdict.DAMAGED)

@@ -88,7 +88,7 @@ class SetAside:
             kept = Aside(path, int(said["start"]), int(said["committed"]), said["is_cut"] is True)
             self._kept.setdefault(key, []).append(kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s does not say what it is (%s): it stays until somebody removes it", path, error)
+            log.warning("%s has no valid description (%s): it stays until somebody removes it", path, error)
 
     def forget_others(self, known: Collection[Key]) -> None:
         """Remove the parts of partitions that are gone. Blocks."""
@@ -131,7 +131,7 @@ class SetAside:
             try:
                 await self._workers.run(partial(self._describe, partition, kept.path, noted))
             except OSError as error:
-                log.warning("%s does not say that its log was cut: %s", kept.path, error)
+                log.warning("cannot note in %s that its log was cut: %s", kept.path, error)
             self._kept[key] = [noted if one == kept else one for one in self._kept.get(key, ())]
 
     def _write_tail(self, partition: Partition, tail: LogTail, kept: Aside) -> None:
@@ -177,9 +177,7 @@ class SetAside:
 
     def _note(self, partition: Partition, kept: Aside) -> None:
         self._kept.setdefault(_key(partition), []).append(kept)
-        log.warning(
-            "%r: what is taken out of it is kept in %s until this replica is in sync again", partition, kept.path
-        )
+        log.warning("%r: the removed part is kept in %s until this replica is in sync again", partition, kept.path)
 
     async def remove(self, partition: Partition) -> None:
         """A sound copy is in sync, or the partition is gone. Raises OSError: then the parts are still there."""
