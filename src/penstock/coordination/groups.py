@@ -44,12 +44,14 @@ class GroupKind:
         return GroupShard(self.settings, ImageTopics(self._image), self.consumer_settings)
 
     def first_decisions(self) -> Sequence[News[GroupShard]]:
-        """The second drops offsets of topics that were deleted just before a crash, or while the log was loaded."""
+        """The second decision drops offsets of topics that were deleted just before a crash, or while the log was
+        loaded.
+        """
         exists = self._image.topics.__contains__
         return GroupShard.loaded, lambda shard, now_ms: shard.forget_earlier_topics(now_ms, exists)
 
     def carry_out(self, deed: Any, hosted: HostedShard[GroupShard]) -> None:
-        raise AssertionError(f"groups have no deeds: {deed!r}")
+        raise AssertionError(f"unexpected deed of a group shard: {deed!r}")
 
 
 class GroupCoordinator:
