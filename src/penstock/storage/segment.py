@@ -167,7 +167,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
-        """The marker that was just appended says so."""
+        """Call after the abort marker was appended."""
         if self.transaction_index is None:
             self.transaction_index = TransactionIndex(self._disk, self.transaction_index_path, stored=0)
         self.transaction_index.append(entry)
