@@ -317,8 +317,9 @@ class Migration:
         out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
     def _should_rejoin(self, group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_ms: int) -> bool:
-        """A target that may not be computed yet is no reason: the member would rejoin again and again until then.
-        Kafka leaves the next target to other members, so a group of only classic members would wait forever."""
+        """A target that may not be computed yet is not a reason to rejoin: the member would rejoin again and again
+        until then. Kafka leaves the computation of the next target to other members, so a group of only classic members
+        would wait forever."""
         current = group.assignment_of(member_id)
         if current.state is MemberState.UNREVOKED_PARTITIONS or current.epoch < group.assignment_epoch:
             return True

@@ -56,7 +56,9 @@ class Followers:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         registered = brokers.broker_epoch_of(replica_id)
         if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the request has an old broker epoch of broker {replica_id}"
+            )
         if follower.broker_epoch not in (None, broker_epoch):
             follower.forget(NEVER_MS)  # a new incarnation must report its offsets again
         follower.broker_epoch = broker_epoch
@@ -65,7 +67,7 @@ class Followers:
     # -- in-sync replicas -------------------------------------------------------------------------------------
 
     def decided(self) -> None:
-        """The pending change is decided: the metadata contains it, or something else."""
+        """The pending change is decided: the metadata has it, or another ISR."""
         self.pending_isr = None
 
     def propose(self, isr: tuple[int, ...], known_isr: Sequence[int], brokers: Brokers) -> None:

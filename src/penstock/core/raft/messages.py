@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PreVote(Message):
-    """Would the recipient vote for the sender in a new election?"""
+    """Asks whether the recipient would vote for the sender in a new election."""
 
     last_index: int
     last_term: int
