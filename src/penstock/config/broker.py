@@ -362,7 +362,7 @@ def _node(settings: Settings) -> dict[str, Any]:
         )
     voters = parse_voters(cast(tuple[str, ...], settings.value("controller.quorum.voters")))
     if len({voter.node_id for voter in voters}) != len(voters):
-        raise ConfigError("controller.quorum.voters names a node twice: give each voter an id of its own")
+        raise ConfigError("controller.quorum.voters names a node twice: give each voter its own id")
     if len(voters) == 1 and voters[0].node_id != node_id and not settings.value("controller.quorum.bootstrap.servers"):
         raise ConfigError(
             f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}: use the same number, "

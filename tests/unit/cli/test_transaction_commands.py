@@ -76,7 +76,7 @@ def test_list_and_its_filters(cli: CommandLine, penstock_broker: Broker, made: s
         none = cli("transactions", "list", "--longer-than", "1h")
         assert (none.code, none.out, none.err) == (0, "", "No transactional ids.\n")
         refused = cli("transactions", "list", "--pattern", "(")
-        assert (refused.code, refused.err) == (1, "penstock: the pattern is no regular expression of RE2\n")
+        assert (refused.code, refused.err) == (1, "penstock: the pattern is not a valid RE2 regular expression\n")
 
 
 def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:

@@ -190,7 +190,7 @@ class AsyncCluster:
         return await self._shared_connection(await self.address(node_id), "control")
 
     async def controller(self) -> AsyncConnection:
-        """A connection for changes of the cluster: to any broker, which passes them on to the controller."""
+        """A connection for cluster changes: to any broker, which forwards them to the controller."""
         failure: WireClientError = BrokerUnreachable("no broker is known")
         for address in self._known_addresses():
             try:

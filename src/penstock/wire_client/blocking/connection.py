@@ -50,7 +50,7 @@ _SIZE = Struct(">i")
 # The first bytes of servers with other protocols.
 _OTHERS = {
     b"\x15\x03": "; it speaks TLS: set security.protocol to SSL or SASL_SSL",
-    b"HTTP": "; it speaks HTTP: the port for Kafka clients is another, 9092 by default",
+    b"HTTP": "; it speaks HTTP: Kafka clients use another port, 9092 by default",
 }
 
 
@@ -247,7 +247,7 @@ class BlockingConnection:
 
     def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
         """Sends a request and waits. No other request may be open."""
-        assert not self._open, "answers arrive in order: receive earlier ones first"
+        assert not self._open, "answers arrive in order: receive the earlier answers first"
         self.send(key, request)
         return self.receive(kind, timeout_s)
 

@@ -22,7 +22,7 @@ from penstock.wire_client.requests.errors import check, error_code
 from penstock.wire_client.requests.sentences import no_such_transactional_id, partition_refused
 
 FENCING_TIMEOUT_MS = 1
-"""As Kafka's tools: no transaction begins with the producer id that fences."""
+"""As in Kafka's tools: the new producer id only fences, and begins no transaction."""
 
 
 class TransactionListing(NamedTuple):
@@ -84,7 +84,7 @@ def read_listed(
 ) -> tuple[list[TransactionListing], list[str]]:
     """The transactional ids of this broker, and the states of the filter that are unknown. Raises ApiError."""
     if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "the pattern is no regular expression of RE2")
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "the pattern is not a valid RE2 regular expression")
     check(answer.error_code)
     found = [
         TransactionListing(one.transactional_id, coordinator_id, one.producer_id, one.transaction_state)
