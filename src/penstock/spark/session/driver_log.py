@@ -1,6 +1,6 @@
 """The log file for the output of the driver's JVM and its Python workers, which is bounded in size.
 
-Their output is of no use on a terminal. Error messages name the file.
+Their output is useless on a terminal. Error messages name the file.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_status_for_people_and_for_programs(
     shown = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
     assert shown.lines[0] == "Pipeline shop: never run"
     assert "events  clicks          0       5  -    -" in shown.lines
-    assert shown.err.startswith("lag is not known: ")
+    assert shown.err.startswith("the lag is unknown: ")
     told = json.loads(
         cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2", "--json").out,
     )

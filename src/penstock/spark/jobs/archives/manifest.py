@@ -128,7 +128,7 @@ class Manifest:
     def from_json(cls, given: Mapping[str, Any]) -> Manifest:
         """Raises KeyError, TypeError or ValueError if it is not a manifest of this version."""
         if given["version"] != VERSION:
-            raise ValueError(f"version {given['version']}, and this penstock reads version {VERSION}")
+            raise ValueError(f"version {given['version']}, but this penstock reads version {VERSION}")
         topics = given["topics"]
         ends = {
             TopicPartition(name, int(partition)): int(end)
@@ -200,7 +200,7 @@ class Archive:
         """
         found = self.load()
         if not self.exists and any(self.directory.glob("**/*.parquet")):
-            raise WrongJob(f"{self.directory} has Parquet files and is not an archive: choose another directory")
+            raise WrongJob(f"{self.directory} has Parquet files but is not an archive: choose another directory")
         for topic, text in topic_ids.items():
             known = found.topic_ids.get(topic, text)
             if known != text:
@@ -244,8 +244,8 @@ class Archive:
         for tp, end in origin.read_to.items():
             if end < found.ends.get(tp, 0):
                 raise ChangedTopic(
-                    f"the log of partition {tp.partition} of topic {tp.topic} became shorter: it ends at {end}, and is "
-                    f"archived in {self.directory} up to {found.ends[tp]}: archive it into another directory"
+                    f"the log of partition {tp.partition} of topic {tp.topic} became shorter: it ends at {end}, but "
+                    f"is archived in {self.directory} up to {found.ends[tp]}: archive it into another directory"
                 )
 
     def _created_again(self, topic: str, known: str, now: str) -> str:
