@@ -58,7 +58,7 @@ EPOCHS = (
     "penstock.core.txn.shard:LARGEST_EPOCH",
     "penstock.storage.producer_state:MAX_EPOCH",
 )
-"""All the same number: a short history never comes to the last epoch of a producer id."""
+"""These have the same value: a short history would never reach the last epoch of a producer id."""
 LARGEST_EPOCHS = (3, 6, 12)
 EPOCHS_CHANCE = 0.4
 DRAWN_LAST = ("penstock.core.metadata.records:PARTITIONS_IN_ONE_GO",)
@@ -76,7 +76,7 @@ def draw_sizes(random: Random) -> dict[str, int]:
 
 
 def draw_epochs(random: Random) -> dict[str, int]:
-    """By place: where there are transactions. None in most of the histories."""
+    """By place, for histories with transactions. None in most of the histories."""
     largest = random.choice(LARGEST_EPOCHS)
     return dict.fromkeys(EPOCHS, largest) if random.random() < EPOCHS_CHANCE else {}
 

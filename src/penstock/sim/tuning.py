@@ -63,7 +63,7 @@ ON_TRIMMED: Mapping[str, Values] = {
 """Of the topic whose oldest records may be deleted."""
 
 ON_UNCLEAN: Mapping[str, Values] = {"unclean.leader.election.enable": ("true", "false")}
-"""Of the topic whose loss is judged: an election is unclean only while this setting allows it."""
+"""For the topic whose loss is judged: an election is unclean only while this setting allows it."""
 
 FLUSHES: Mapping[str, Values] = {"flush.messages": ("1", "5", LONG_MAX)}
 """Where no power fails, except on one machine while all else is well."""
@@ -111,7 +111,7 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 
 LEFT_ALONE: Mapping[str, str] = {
     "unclean.leader.election.enable": "it applies to all topics, and the other topics must lose nothing",
-    "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know of it before",
+    "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know the setting in advance",
     "transaction.partition.verification.enable": "without it a late batch of an older client may hold readers for ever",
 }
 

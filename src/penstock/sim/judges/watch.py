@@ -69,15 +69,15 @@ class Watch:
             self._loop.after_turn = None
 
     def excuse(self, number: int) -> None:
-        """Its disk was damaged: missing records are no broker's fault."""
+        """Its disk was damaged: missing records are not a broker's fault."""
         self.brokers.excused[number] = None
 
     def lost_metadata(self, number: int) -> None:
-        """It has forgotten what it promised."""
+        """It has forgotten its votes."""
         self.quorum.emptied(number)
 
     def lost_disk(self, number: int) -> None:
-        """Its disk is empty: missing records are no broker's fault, and its promises are forgotten."""
+        """Its disk is empty: missing records are not a broker's fault, and its votes are forgotten."""
         self.excuse(number)
         self.quorum.emptied(number)
 
@@ -270,12 +270,12 @@ class Watch:
         )
 
     def leader_epochs(self, place: Place) -> frozenset[int]:
-        """As known to living brokers."""
+        """The state of the cluster as known to living brokers."""
         images = [node.image for node in self._cluster.living.values()]
         return frozenset(image.topics[place.topic].partitions[place.partition].leader_epoch for image in images)
 
     def leader_log(self, place: Place) -> Iterator[tuple[BatchHeader, bytes]]:
-        """What is committed, from the disk of the leader. While the cluster is well."""
+        """The committed records, from the disk of the leader. While the cluster is well."""
         living = self._cluster.living
         state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
         high_watermark = living[state.leader].partitions.get(place.topic, place.partition).high_watermark

@@ -38,7 +38,7 @@ REPLICAS = (1, 2, 3, 3, 3)
 CANCEL_CHANCE = 0.3
 LONGEST_CATCHING_UP_S = 0.1
 SEGMENT_BYTES = "internal.segment.bytes"
-# Answered before anything was decided.
+# Errors that are answered before anything was decided.
 DECIDED_AGAINST = frozenset(
     (
         ErrorCode.TOPIC_ALREADY_EXISTS,

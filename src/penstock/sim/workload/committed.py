@@ -1,8 +1,7 @@
-"""Readers of committed records: up to the last stable offset, without those of aborted transactions.
+"""Readers of committed records: up to the last stable offset, without records of aborted transactions.
 
-Which records count is decided by the markers in the log (`Decided`). A reader that goes by the list of aborted
-transactions in the answers of Fetch is to take its place in `CommittedReader._take`, and nowhere else. Must not know:
-faults, checkers.
+The markers in the log decide which records count (`Decided`). A reader that uses the aborted transactions in Fetch
+answers would replace only `CommittedReader._take`. Must not know: faults, checkers.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ class Ended(NamedTuple):
 
 
 class Decided:
-    """Batches in the order of a log, and what has become of their records."""
+    """Takes batches in the order of a log, and finds the outcome of their records."""
 
     def __init__(self) -> None:
         self._open: dict[int, list[tuple[int, bytes]]] = {}  # by producer id
 
     def add(self, header: BatchHeader, batch: memoryview) -> Iterator[Ended]:
-        """Those records that are decided with this batch."""
+        """The records whose outcome this batch decides."""
         if header.is_control:
             marker = marker_of(header, batch)
             if marker is not None:
@@ -60,7 +59,7 @@ class Decided:
 
     @property
     def undecided(self) -> dict[int, int]:
-        """Of each open transaction: its producer id, and its first offset."""
+        """The open transactions: producer id -> first offset."""
         return {producer_id: records[0][0] for producer_id, records in self._open.items()}
 
 
@@ -70,7 +69,8 @@ class CommittedReader:
         self._history = history
         self._positions = dict.fromkeys(places, 0)
         self._decided = {place: Decided() for place in places}
-        self._shown: dict[Place, tuple[int, int]] = {}  # the last stable offset, and by the leader of which epoch
+        # the last stable offset, and the epoch of the leader that returned it
+        self._shown: dict[Place, tuple[int, int]] = {}
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         caller = self._caller
@@ -118,13 +118,13 @@ class CommittedReader:
         self._take(place, data.last_stable_offset, memoryview(cast("Buffer", data.records or b"")))
 
     def _was_shown(self, place: Place, epoch: int, last_stable_offset: int) -> None:
-        """The leader of the next epoch may not know yet how far the high watermark has come."""
+        """The leader of the next epoch may not know the latest high watermark yet."""
         before, shown_in = self._shown.get(place, (0, epoch))
         if shown_in == epoch and last_stable_offset < before:
             raise Violation(
                 "a last stable offset that was shown does not go back",
-                f"{self._caller.name} hears that {place} is stable up to {last_stable_offset} in epoch {epoch}, and "
-                f"was shown {before}",
+                f"{self._caller.name} gets the last stable offset {last_stable_offset} of {place} in epoch {epoch}, "
+                f"but got {before}",
             )
         self._shown[place] = last_stable_offset, epoch
 
@@ -138,7 +138,7 @@ class CommittedReader:
             if header.next_offset > last_stable_offset:
                 raise Violation(
                     "nothing above the last stable offset is served",
-                    f"{self._caller.name} got {place} up to {header.next_offset}, which is said to be stable up to "
+                    f"{self._caller.name} got {place} up to {header.next_offset}, but its last stable offset is "
                     f"{last_stable_offset}",
                 )
             if header.base_offset >= position:
