@@ -6,9 +6,9 @@ change is visible on this broker at once. A node that is not the controller does
 the sender looks for the controller once more. While there is no controller, requests wait.
 
 If a connection breaks after the request was sent, its outcome is unknown. The request is then repeated, as in Kafka:
-changes that had happened are answered as such (TOPIC_ALREADY_EXISTS and similar errors). If a repetition could undo
-later decisions (voters), there is none. A client that gets no answer in the end is told that the change may have
-happened.
+a change that was made by the first request gets TOPIC_ALREADY_EXISTS or a similar error. A request whose repetition
+could undo later decisions (voters) is not repeated. If there is no answer in the end, the error says that the change
+may have been made.
 
     request   listener name: int16 length, UTF-8 | principal, likewise | the client's request, header and body
     answer    error code int16 | index int64 up to which the controller had applied | the response, header and body

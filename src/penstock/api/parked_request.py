@@ -46,7 +46,7 @@ class News(Protocol):
     def take_news(self) -> Collection[SessionPartition]: ...
 
     def release(self) -> None:
-        """No request is parked any more."""
+        """The request is no longer parked."""
         ...
 
 

@@ -212,7 +212,7 @@ class BrokerLifecycle:
                 self._on_lease_over()
 
     def quorum_failed(self) -> None:
-        """This node receives no metadata any more."""
+        """This node no longer receives metadata."""
         self._look_at_lease()
 
     def controller_changed(self) -> None:

@@ -97,7 +97,7 @@ class MetadataMachine:
         self._on_brokers()
 
     def snapshot(self) -> Generator[None, None, bytes]:
-        """Of the image at the time of the call."""
+        """A snapshot of the image at the time of the call."""
         return encode_in_steps(self.image.copy().each_snapshot_record())
 
     def copy(self) -> MetadataImage:

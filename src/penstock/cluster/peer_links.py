@@ -38,7 +38,7 @@ REFUSED_PAUSE_S: Final = 5.0
 """A setting must be changed first."""
 MAX_QUEUED: Final = 64
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Of one peer: messages before the connection is up, then bytes that the kernel has not taken yet."""
+"""The limit for one peer: messages before the connection is up, then bytes that the kernel has not taken yet."""
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ class _Link:
         self._peer = peer
         self._addresses = addresses
         self._address = addresses[0]
-        """Of the current or last connection."""
+        """The address of the current or last connection."""
         self._wire: _Wire | None = None
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._refusals: dict[Address, tuple[str, float]] = {}

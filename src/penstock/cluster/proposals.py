@@ -43,7 +43,9 @@ class ProposalRefused(ApiError):
 
 
 class ProposalTimes:
-    """From a proposal to its application here. `counts` has one entry more than BOUNDS_S, for longer times."""
+    """The times from a proposal to its application here. `counts` has one entry more than BOUNDS_S, for longer
+    times.
+    """
 
     __slots__ = ("counts", "failed", "sum_s")
 

@@ -138,7 +138,7 @@ class Quorum:
 
     @property
     def last_index(self) -> int:
-        """Of the log here, committed or not; 0: it was always empty."""
+        """The last index of this server's log, committed or not; 0: the log was always empty."""
         return self._driver.core.node.log.last_index
 
     @property
@@ -147,7 +147,7 @@ class Quorum:
 
     @property
     def members(self) -> list[int]:
-        """Of the current configuration, and of the previous one while the current is not committed."""
+        """The members of the current configuration, and of the previous one while the current is not committed."""
         return list(dict.fromkeys((*self._driver.core.node.configuration.members, *self._driver.members)))
 
     @property
@@ -170,7 +170,7 @@ class Quorum:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of the newest snapshot, 0 if there is none."""
+        """The size of the newest snapshot, 0 if there is none."""
         return self._applied.snapshot_bytes
 
     @property
@@ -279,7 +279,7 @@ class Quorum:
             await asyncio.sleep(MEMBERSHIP_PAUSE_S)
 
     async def transfer_leadership(self, to: int | None) -> None:
-        """Return when this server does not lead any more. `to`: None selects the voter with the longest log."""
+        """Return when this server no longer leads. `to`: None selects the voter with the longest log."""
         self._check_usable()
         token, done = self._proposals.begin()
         self._driver.post(TransferLeadership(token, to))

@@ -79,9 +79,9 @@ class Hello(NamedTuple):
     address: str = ""
     """The sender's address as host:port: the recipient must be able to answer a new node, too."""
     directory_id: str = ""
-    """Of the sender's disk; empty: none."""
+    """The directory id of the sender's disk; empty: none."""
     recipient_directory_id: str = ""
-    """Of the disk that the recipient must have; empty: any."""
+    """The directory id that the recipient's disk must have; empty: any."""
 
 
 # ---- writing

@@ -53,7 +53,7 @@ class QuorumEvents(Protocol):
         ...
 
     def quorum_failed(self, error: Exception) -> None:
-        """This server receives no more changes: users of its state machine should stop."""
+        """This server receives no further changes: users of its state machine should stop."""
         ...
 
 
@@ -88,7 +88,7 @@ class RaftDriver:
         self._found = stored.snapshot
         self._known_index = self.core.node.log.last_index
         self.members = configuration.members
-        """Of the last committed configuration."""
+        """The members of the last committed configuration."""
 
         self._inbox: deque[Input] = deque()
         self._is_busy = False

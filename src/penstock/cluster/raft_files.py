@@ -35,7 +35,7 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _KEYS = {EntryKind.NO_OP: b"no-op", EntryKind.CONFIGURATION: b"configuration"}
 _WITHOUT_QUORUM_STATE = (
     "without it this server could vote twice: restore it from a copy, or, where other voters have the metadata, remove "
-    "the server from the cluster and add it anew with an empty data directory"
+    "the server from the cluster and add it again with an empty data directory"
 )
 _KINDS = {key: kind for kind, key in _KEYS.items()}
 
@@ -104,7 +104,7 @@ def impossible_term(directory: str, term: int) -> str:
     return (
         f"{directory}: the log has entries of term {term}, which no quorum can reach, so it cannot be trusted: restore "
         "the data directory from a copy, or, where other voters have the metadata, remove the server from the cluster "
-        "and add it anew with an empty data directory"
+        "and add it again with an empty data directory"
     )
 
 
@@ -148,5 +148,5 @@ def read_newest_checkpoint(disk: Disk, directory: str) -> Snapshot | None:
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is damaged ({error}): restore it from a copy of the data directory, or remove the server from "
-            "the cluster and add it anew with an empty one"
+            "the cluster and add it again with an empty one"
         ) from error

@@ -171,7 +171,7 @@ class RaftStore:
 
     @property
     def _base_offset(self) -> int:
-        """Where an empty log continues."""
+        """The offset at which an empty log continues."""
         return self._snapshot.index if self._snapshot is not None else 0
 
     @property

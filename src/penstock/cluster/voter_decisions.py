@@ -154,7 +154,9 @@ class VoterDecisions:
         await self._forget_address(voter_id)
 
     async def _forget_address(self, node: int) -> None:
-        """Of a node that does not vote. If this fails, nothing breaks: the registration counts."""
+        """Forget the voter address of a node that does not vote. If this fails, nothing breaks: the registration
+        counts.
+        """
         try:
             async with self._agreement.turn:
                 if self._agreement.is_active and node not in self._voters:

@@ -227,8 +227,8 @@ class BrokerConfig(NamedTuple):
         """Read a properties file (or none) and flags; flags win. Also returns warnings about ignored settings.
 
         `environ` and `working_directory` resolve a relative data directory, `~` and the default directory; a process
-        takes both from `runtime.surroundings`. `source` tells errors where `overrides` come from. `strict` refuses
-        unknown names instead of warning.
+        takes both from `runtime.surroundings`. `source`: the origin of `overrides`, for error messages. `strict`
+        refuses unknown names instead of warning.
         """
         overrides = overrides or {}
         given = dict(_WITHOUT_FILE) if path is None else _read_file(path)

@@ -81,7 +81,7 @@ class GroupCoordinator:
         return list(found)
 
     def topic_deleted(self, name: str) -> None:
-        """Its committed offsets are deleted too."""
+        """A topic was deleted: delete its committed offsets, too."""
         self._host.topic_deleted(name)
         for hosted in self._host:
             hosted.tell(lambda shard, now_ms: shard.topics_deleted([name], now_ms))

@@ -28,7 +28,7 @@ Records = dict[bytes, bytes | None]
 class Pending(NamedTuple):
     value: bytes | None
     base_offset: int
-    """Of its batch."""
+    """The base offset of its batch."""
 
 
 class Latest:

@@ -5,7 +5,7 @@ broker travel together, one request at a time, so no request overtakes another. 
 gets its markers without a detour, and no transaction waits there for another one's replicas.
 
 Must not know: why a transaction ended. Invariants: `written` is called once for every partition of a transaction; the
-markers of a former leadership of the coordinator are not sent any more (`MarkerTask.is_wanted`).
+markers of a former leadership of the coordinator are no longer sent (`MarkerTask.is_wanted`).
 """
 
 from __future__ import annotations

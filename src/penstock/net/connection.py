@@ -43,7 +43,7 @@ _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
 MIN_FRAME_BYTES = 8  # api key, version, correlation id
 
-OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: enough to tell a frame from garbage
+OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: enough to distinguish a frame from garbage
 
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20

@@ -58,7 +58,7 @@ def _problem(node: Node) -> str:
 
 
 def _no_leader(node: Node) -> str:
-    """Also during an election, which takes a second or two."""
+    """The sentence for a quorum without a leader. Also shown during an election, which takes a second or two."""
     quorum, links = node.membership.quorum, node.membership.links
     voters = quorum.voters
     away = [str(voter) for voter in voters if voter != quorum.node_id and not links.is_up(voter)]

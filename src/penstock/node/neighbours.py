@@ -44,7 +44,7 @@ class Neighbours:
         self._learn_of(node)
 
     def left_by(self, node: int) -> None:
-        """Its last connection closed. If it is alive, it introduces itself again."""
+        """The last connection of this node has closed. If the node is alive, it introduces itself again."""
         self._addresses.forget(node)
 
     def learn(self) -> None:

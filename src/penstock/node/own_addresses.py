@@ -25,7 +25,7 @@ class OwnAddresses:
         self.voters: dict[int, Address] = {
             voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters
         }
-        """From the settings; for a single node, itself."""
+        """The voters come from the settings; a single node is its own voter."""
         if not config.is_clustered:
             self.voters = {config.node_id: self.for_nodes}
 

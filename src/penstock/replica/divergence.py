@@ -37,8 +37,8 @@ class Bounds(NamedTuple):
 
 class RecoveryPoints(Protocol):
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
-        """Where the log ends at the earliest. A cut removes the whole batch that holds the offset, and a gap
-        before it.
+        """The lowest possible end of the log after the cut. A cut removes the whole batch that has the offset, and a
+        gap before it.
         """
         ...
 
@@ -65,8 +65,8 @@ class RecoveryPoints(Protocol):
 
 
 def truncation_point(partition: Partition, epoch: int, end_offset: int) -> int:
-    """Where this log diverges from the leader's. `epoch` is the leader's largest epoch up to ours; it ends at
-    `end_offset`.
+    """The offset at which this log diverges from the leader's. `epoch` is the leader's largest epoch up to ours; it
+    ends at `end_offset`.
     """
     owner = partition.log
     end = owner.log_end_offset

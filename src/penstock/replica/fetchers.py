@@ -1,7 +1,7 @@
 """All replica fetchers of this broker: one for each leader, and each partition with the right one.
 
 The metadata names the leader. `role_changed` moves a partition to the right fetcher at once, in every new leader epoch.
-The connection to a leader closes when no partition follows it any more. Must not know: the image, the controller, how
+The connection to a leader closes when no partition follows it any longer. Must not know: the image, the controller, how
 partitions come and go.
 """
 

@@ -512,7 +512,7 @@ class HostedPartitions:
         is_here = self.host.node_id in state.replicas
         if partition is not None and (not is_here or self._was_away(partition, state)):
             partitions[state.index] = None
-            what = LACKING if is_here else "has no replica on this broker any more"
+            what = LACKING if is_here else "no longer has a replica on this broker"
             log.info("%r %s", partition, what)
             removal = self._remove([partition], ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = None

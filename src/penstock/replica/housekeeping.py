@@ -51,7 +51,7 @@ class Housekeeping:
         self._may_lag_disk = False  # after a failed write, files may differ from the partitions' view
 
     def forget(self, partition: Partition) -> None:
-        """The partition is not hosted any more."""
+        """The partition is no longer hosted."""
         self._deleted_since.pop(partition, None)
 
     # -- logs ---------------------------------------------------------------------------

@@ -265,7 +265,7 @@ class Partition:
         self.host.events.damage_found(self, path)
 
     def lease_over(self) -> None:
-        """This broker may not lead any more and does not know the new leader: waiting produce requests fail."""
+        """This broker may no longer lead, and does not know the new leader: waiting produce requests fail."""
         if self._meet(Input.LEASE_OVER).act is Act.FAIL_APPENDS:
             self._fail_awaiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -844,7 +844,7 @@ class Partition:
 
     def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
         """Compaction replaced the segments at `bases` with one; the segment after them is at `next_base`."""
-        if self._end.segment in bases:  # all of them lie below the high watermark
+        if self._end.segment in bases:  # all of them are below the high watermark
             self._end = Position(self._end.offset, next_base, 0)
 
     def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:

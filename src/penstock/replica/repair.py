@@ -62,7 +62,7 @@ class Following(LeaderCopy, Protocol):
 
 class Scan(NamedTuple):
     last_sound_base: int | None
-    """Of the last batch before the damage, or of the last batch if there is no damage."""
+    """The base offset of the last batch before the damage, or of the last batch if there is no damage."""
     is_damaged: bool
     sound_at: int = 0
     """The position of that batch."""
@@ -178,7 +178,9 @@ class Repairs:
             timer.cancel()
 
     def _is_in_sync(self, partition: Partition) -> bool:
-        """As a follower: a leader may have been elected only because no better replica was available."""
+        """Whether this follower is in sync. A leader does not count: it may have been elected only because no better
+        replica was available.
+        """
         return self._following.node_id in partition.isr and not partition.is_leader and partition.leader >= 0
 
     async def _drop_set_aside(self, partition: Partition) -> None:
@@ -232,7 +234,9 @@ class Repairs:
         return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
 
     async def _find(self, partition: Partition, path: str | None) -> Found | None:
-        """Where the sound part ends. Includes the segment before: the damage may be in the very first batch."""
+        """Find the end of the intact part. The segment before is read, too: the damage may be in the very first
+        batch.
+        """
         owner = partition.log
         owner.check_not_being_cut()
         may_have_gaps = not owner.gaps.is_contiguous
@@ -260,7 +264,7 @@ class Repairs:
                 asked_from = segment.base_offset if found.last_sound_base is None else found.last_sound_base
                 place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
                 start = owner.log_start_offset
-                # One sound batch goes too: the start of a damaged one cannot be looked up any more.
+                # One intact batch is cut, too: the start of a damaged one can no longer be looked up.
                 return Found(start if last is None else max(last, start), place, generation, is_unreadable=False)
         return None
 

@@ -108,7 +108,7 @@ async def _compare(leader: LeaderCopy, workers: Workers, partition: Partition, d
 
 class _Checked(NamedTuple):
     end: int
-    """Of the batch at the place, or of the last one if that comes before it."""
+    """The end of the batch at the place, or of the last batch if that comes before it."""
     next_offset: int
 
 

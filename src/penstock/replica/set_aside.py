@@ -44,7 +44,7 @@ Key: TypeAlias = tuple[bytes, int]
 class Aside(NamedTuple):
     path: str
     start_offset: int
-    """It contains everything from here to the end of the log."""
+    """The part contains everything from this offset to the end of the log."""
     committed_end: int
     """The committed part ended here: a sound copy reaches at least this offset."""
     is_cut: bool
@@ -75,7 +75,7 @@ class SetAside:
                 self._read_one(path)
 
     def _remove_unfinished(self, path: str) -> None:
-        """Its log was not cut."""
+        """Remove a part that was not completed: its log was not cut."""
         try:
             self._disk.remove_directory(path)
         except OSError as error:
@@ -122,7 +122,7 @@ class SetAside:
         await self._remove(key, earlier)
 
     async def was_cut(self, partition: Partition) -> None:
-        """The kept part is not in the log any more. If that cannot be noted, the next cut keeps its part too."""
+        """The kept part is no longer in the log. If that cannot be noted, the next cut keeps its part, too."""
         key = _key(partition)
         for kept in [one for one in self._kept.get(key, ()) if not one.is_cut]:
             if kept.start_offset < partition.log.log_end_offset:

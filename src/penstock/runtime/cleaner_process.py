@@ -55,7 +55,7 @@ class CleanerProcess:
         self._kill()
 
     def close(self) -> None:
-        """Call after `stop`, when no caller waits for an outcome any more."""
+        """Call after `stop`, when no caller waits for an outcome any longer."""
         self._thread.shutdown()
 
     def _send(self, plan: CleanPlan) -> None:

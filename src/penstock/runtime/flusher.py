@@ -42,7 +42,7 @@ class Outcomes:
         try:
             self._loop.call_soon_threadsafe(self.tell)
         except RuntimeError:
-            # The loop is closed: nobody waits for an outcome any more.
+            # The loop is closed: nobody waits for an outcome.
             return
 
     def tell(self) -> None:

@@ -165,7 +165,7 @@ class Consumer:
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def close(self, *, is_done: bool = True) -> None:
-        """As `BlockingConsumer.close`."""
+        """Like `BlockingConsumer.close`."""
         if self._is_closed:
             return
         self._is_closed = True

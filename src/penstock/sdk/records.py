@@ -90,7 +90,7 @@ class Delivery:
     """None with acks=0: the broker does not return it."""
     timestamp_ms: int | None
     latency_ms: float
-    """From `send` to the acknowledgement."""
+    """The time from `send` to the acknowledgement."""
 
 
 def record_of(message: Message) -> Record:

@@ -72,7 +72,7 @@ class ClusterConnection:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._are_all_down:
             self._are_all_down = True
             if self.has_answered:
-                log.warning("no broker at %s answers any more", self.servers)
+                log.warning("the brokers at %s no longer answer", self.servers)
         log.debug("%s: %s", error.name(), error.str())
 
     def answered(self) -> None:

@@ -72,7 +72,7 @@ class BlockingTransaction:
         self._engine = engine
 
     def send_offsets(self, consumer: BlockingConsumer, what: Commitable | None = None) -> None:
-        """As `Transaction.send_offsets`."""
+        """Like `Transaction.send_offsets`."""
         offsets, metadata = consumer.transactional_offsets(what)
         if offsets:
             self._engine.send_offsets(offsets, metadata)

@@ -55,13 +55,13 @@ class Stage:
         self.nemesis.votes = self._vote
         self.nemesis.settles = self._settle
         self.keyed = History(world.loop.time)
-        """Of the compacted topic."""
+        """The history of the compacted topic."""
         self.trimmed = History(world.loop.time)
-        """Of the topic whose oldest records are deleted."""
+        """The history of the topic whose oldest records are deleted."""
         self.votes = History(world.loop.time)
-        """Of changes of voters."""
+        """The history of changes of voters."""
         self.unclean = History(world.loop.time)
-        """Of the topic that may lose records."""
+        """The history of the topic that may lose records."""
         self.tuned = History(world.loop.time)
         """Of settings."""
         self.rows = History(world.loop.time)

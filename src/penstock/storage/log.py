@@ -9,7 +9,7 @@ appends, and begins and ends everything that takes longer. Its parts:
     Unsynced             what is written and not stable yet, apart from the active segment
     CheckpointBuilder    what recovery will need: index entries, leader epochs, producer snapshots
     OffsetGaps           whether offsets are missing
-    TransactionIndex     of a segment: the aborted transactions whose markers lie in it
+    TransactionIndex     of a segment: the aborted transactions whose markers are in it
 
 Each part gets its dependencies at construction. Only `Log` changes an offset of the log or takes it offline. Cut,
 Deletion, Flush, Swap, LogCheckpoint and Lookup are values. The log begins one, a worker or the flusher runs it, the

@@ -172,7 +172,8 @@ class Snapshots:
 
     def drop_useless(self, producers: ProducerStates, end_offset: int) -> None:
         """Drop torn snapshots and those beyond the end; if none would be left, first take one at the end. Permanent:
-        a dropped one that came back after other batches took its offsets would be believed. Blocks if there are any.
+        otherwise a dropped one could come back after other batches took its offsets, and would be trusted. Blocks if
+        there are any.
         """
         useless = [offset for offset in self.offsets if offset > end_offset or offset in self._torn]
         if not useless:

@@ -146,7 +146,9 @@ class TimeLookup:
         return None
 
     def _start_in(self, segment: Segment, view: Segment, timestamp: int) -> int | None:
-        """Where to search: everything before is older; the record may be in the batch of the time index entry."""
+        """The position at which to start: everything before it is older; the record may be in the batch of the time
+        index entry.
+        """
         for rebuilt in self.learning.rebuilt:
             if rebuilt.segment is segment:
                 view.time_index, view.index = rebuilt.made.time_index, rebuilt.made.index

@@ -600,7 +600,7 @@ def test_a_term_that_no_quorum_reaches_is_healed(caplog: pytest.LogCaptureFixtur
     store.store_blocking(Outcome(hard_state=HardState(2**31 - 1, 2)))
     found = RaftStore(disk, DATA, Clock())
     found.heal_term()
-    assert "has term 2147483647, which no quorum reaches" in caplog.text
+    assert "has term 2147483647, which no quorum can reach" in caplog.text
     assert reopened(disk) == Stored(HardState(HEALED_TERM), None, (entry(1),)), "on the disk, and the vote is forgotten"
     assert found.first_voters == (1, 2, 3)
     caplog.clear()
@@ -612,7 +612,7 @@ def test_a_log_of_such_a_term_is_refused_with_what_to_do() -> None:
     disk = new_disk()
     store = begun(disk)
     store.store_blocking(Outcome(hard_state=HardState(2**31 - 1), append=[entry(1, 2**31 - 1)]))
-    with pytest.raises(StorageError, match="has entries of term 2147483647, which no quorum reaches"):
+    with pytest.raises(StorageError, match="has entries of term 2147483647, which no quorum can reach"):
         RaftStore(disk, DATA, Clock()).heal_term()
 
 

@@ -60,7 +60,7 @@ def test_without_a_majority_nobody_is_well_and_the_voters_that_lack_are_named() 
         found = health(cluster, survivor)
         assert found.controller == -1
         assert found.problem == (
-            "the metadata quorum has no leader: 2 of its 3 voters must be up; this broker does not reach "
+            "the metadata quorum has no leader: 2 of its 3 voters must be up; this broker cannot reach "
             + ", ".join(map(str, sorted(others)))
         )
 

@@ -5,7 +5,7 @@
 - Hello and ping are answered, Raft's messages are not: their responses use the connection of the other side.
 - A message closes the connection if its sender differs from the hello, if another disk has the sender's vote now, or if
   its bytes are invalid.
-- A repeated hello checks the disk again; if the disk differs, the connection's messages are not accepted any more.
+- A repeated hello checks the disk again; if the disk differs, the connection's messages are no longer accepted.
 """
 
 from __future__ import annotations

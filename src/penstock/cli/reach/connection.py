@@ -94,7 +94,7 @@ class Target:
 
     servers: str
     source: str
-    """Where `servers` comes from: an option, the environment or the default."""
+    """The origin of `servers`: an option, the environment or the default."""
     timeout_s: float = 15.0
     settings: dict[str, object] = field(default_factory=dict)
 

@@ -214,7 +214,7 @@ def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[s
 
 
 def _tell(sentence: str) -> None:
-    """To standard error: as text, or as a JSON object in the JSON log format."""
+    """Print to standard error: as text, or as a JSON object in the JSON log format."""
     if current_format() == JSON:
         log.warning("%s", sentence)
     else:

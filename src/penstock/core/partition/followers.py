@@ -79,8 +79,7 @@ class Followers:
         """The pending ISR as it is requested now: each broker and its epoch.
 
         A joining broker has the epoch in which it has caught up: the next incarnation may have lost its disk. A broker
-        that has disowned since does not join any more. It still counts until the answer: an earlier request may have
-        arrived.
+        that has disowned since no longer joins. It still counts until the answer: an earlier request may have arrived.
         """
         members: list[tuple[int, int]] = []
         for broker_id in self.pending_isr or ():

@@ -82,7 +82,7 @@ class Act(Enum):
 
 
 class IllegalTransition(PenstockError):
-    """A defect: a replica met an event that its role rules out."""
+    """A defect: a replica got an event that its role rules out."""
 
 
 class Transition(NamedTuple):

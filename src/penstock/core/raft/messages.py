@@ -135,6 +135,6 @@ class SnapshotResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Message):
-    """From the leader: campaign at once, your log is complete."""
+    """The leader tells a voter to campaign at once, because its log is complete."""
 
     kind: ClassVar[Kind] = Kind.TIMEOUT_NOW

@@ -35,11 +35,11 @@ class Eyes(Protocol):
         ...
 
     def lost_disk(self, number: int) -> None:
-        """Its disk is empty from now on."""
+        """The disk of this broker is empty from now on."""
         ...
 
     def lost_metadata(self, number: int) -> None:
-        """It has lost its metadata and its votes."""
+        """This broker has lost its metadata and its votes."""
         ...
 
     def stalled(self, what: str) -> None:
@@ -73,11 +73,11 @@ class Enemy(Protocol):
     def give_back(self, number: int) -> None: ...
 
     def is_free(self, number: int) -> bool:
-        """It is up and not taken by another fault."""
+        """Whether the machine is up and not taken by another fault."""
         ...
 
     def can_take(self, number: int) -> bool:
-        """It is free, and not too many are down already."""
+        """Whether the machine is free, and not too many others are down already."""
         ...
 
     # -- targets ----------------------------------------------------------------------------------------------

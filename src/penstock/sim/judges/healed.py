@@ -191,7 +191,9 @@ class Healed:
         return found.seen.get(KEYED, {})
 
     async def resume_keyed(self) -> None:
-        """As consumers that resume at any committed offset: from every replica, although some records are gone."""
+        """Read like consumers that resume at any committed offset: from every replica, although some records are
+        gone.
+        """
         stage = self._stage
         random = stage.world.random("resumed")
         for number in stage.watch.log_starts(KEYED):

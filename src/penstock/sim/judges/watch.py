@@ -284,7 +284,7 @@ class Watch:
                 yield read_header(batch), batch
 
     def log_starts(self, place: Place) -> dict[int, int]:
-        """Of every replica. While the cluster is well."""
+        """The log start offset of every replica. While the cluster is well."""
         living = self._cluster.living
         state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
         return {
@@ -293,7 +293,7 @@ class Watch:
         }
 
     def least_bytes(self, place: Place) -> int:
-        """Of the smallest replica. While the cluster is well."""
+        """The size of the smallest replica. While the cluster is well."""
         disks = [self._cluster.machines[number].disk for number in self.log_starts(place)]
         return min(sum(len(data) for _, data in batches(disk, f"{DATA}/{place}")) for disk in disks)
 
@@ -320,7 +320,7 @@ class Watch:
         return self._replica_ears.elections.get((topic.topic_id.hex(), place.partition), [])
 
     def voters(self) -> dict[int, tuple[int, ...]]:
-        """Of the metadata quorum, as each node knows them."""
+        """The voters of the metadata quorum, as each node knows them."""
         return {
             number: node.membership.quorum.status.configuration.voters for number, node in self._cluster.living.items()
         }
