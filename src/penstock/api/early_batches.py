@@ -69,8 +69,8 @@ class EarlyBatches:
             return
         raise ApiError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {found.sequence} was "
-            "refused before",
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, but sequence {found.sequence} was "
+            "refused before and must be retried first",
         )
 
 

@@ -82,11 +82,11 @@ class ForwardedRequest(NamedTuple):
                 (length,) = _LENGTH.unpack_from(payload, at)
                 at += _LENGTH.size
                 if not 0 <= length <= len(payload) - at:
-                    raise ProtocolError("a forwarded request is cut short")
+                    raise ProtocolError("a forwarded request is incomplete")
                 names.append(payload[at : at + length].decode())
                 at += length
         except (StructError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"a forwarded request: {error}") from error
+            raise ProtocolError(f"invalid forwarded request: {error}") from error
         return ForwardedRequest(names[0], names[1], payload[at:])
 
 

@@ -147,7 +147,7 @@ class MetadataMachine:
         outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, OSError):
-                log.warning("a deleted topic's files are still there: %s", outcome)
+                log.warning("files of a deleted topic remain until the next start: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
 

@@ -238,7 +238,7 @@ class Quorum:
         if heir is not None:
             why = "hangs" if self._is_disk_hung else "cannot be written"
             log.warning(
-                "node %d hands the metadata quorum over to node %d: the disk of the former %s", self.node_id, heir, why
+                "node %d hands the metadata quorum over to node %d: this node's disk %s", self.node_id, heir, why
             )
             token, done = self._proposals.begin()
             done.add_done_callback(_forget_outcome)

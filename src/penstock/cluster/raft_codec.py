@@ -132,7 +132,7 @@ def is_hello(payload: memoryview) -> bool:
 
 def decode_hello(payload: memoryview) -> Hello:
     if not _HELLO.size <= len(payload) <= _HELLO.size + MAX_HELLO_TEXT_BYTES:
-        raise ProtocolError(f"a hello of {len(payload)} bytes")
+        raise ProtocolError(f"invalid hello of {len(payload)} bytes")
     _, protocol, sender, recipient = _HELLO.unpack_from(payload)
     if protocol != PROTOCOL:
         raise ProtocolError(
@@ -142,12 +142,12 @@ def decode_hello(payload: memoryview) -> Hello:
         texts = str(payload[_HELLO.size :], "utf-8").split(" ")
         return Hello(sender, recipient, *texts[:HELLO_TEXTS])
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the text of a hello: {error}") from error
+        raise ProtocolError(f"invalid text in a hello: {error}") from error
 
 
 def sender_of(payload: memoryview) -> int:
     if len(payload) < _HEADER.size:
-        raise ProtocolError(f"a message between servers of {len(payload)} bytes")
+        raise ProtocolError(f"invalid message between servers: {len(payload)} bytes")
     return int(_HEADER.unpack_from(payload)[1])
 
 
@@ -161,7 +161,7 @@ def decode(payload: memoryview) -> Message:
         _check(min(sender, recipient) >= 0 and term <= MAX_TERM, "a server or term is out of range")
         message, end = read(payload, _HEADER.size, (sender, recipient, term))
     except (struct.error, ValueError) as error:
-        raise ProtocolError(f"a message between servers: {error}") from error
+        raise ProtocolError(f"invalid message between servers: {error}") from error
     _check(end == len(payload), f"{len(payload) - end} bytes follow it")
     return message
 
@@ -172,7 +172,7 @@ _Read = tuple[Message, int]
 
 def _check(holds: bool, complaint: str) -> None:
     if not holds:
-        raise ProtocolError(f"a message between servers: {complaint}")
+        raise ProtocolError(f"invalid message between servers: {complaint}")
 
 
 def _pre_vote(payload: memoryview, at: int, head: _Head) -> _Read:

@@ -162,7 +162,7 @@ class VoterDecisions:
                 if self._agreement.is_active and node not in self._voters:
                     await self._agreement.commit(self.address_removed(node))
         except ApiError as error:
-            log.info("the address that node %d had as a voter is still in the metadata: %s", node, error)
+            log.info("the voter address of node %d could not be removed from the metadata: %s", node, error)
 
     def address_removed(self, node: int) -> list[MetadataRecord]:
         return [PeerAddressRemoved(node)] if node in self.image.peers and node not in self._voters else []

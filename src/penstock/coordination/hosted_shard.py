@@ -293,7 +293,7 @@ class HostedShard(Generic[S]):
             try:
                 record = decode()
             except StorageError as error:
-                log.error("%r: ignored: %s", self, error)
+                log.error("%r: a record is ignored: %s", self, error)
             else:
                 if record is not None:
                     records.append(record)

@@ -112,7 +112,7 @@ def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> b
     elif any(one not in answer.isr for one in partition.isr):
         # A smaller ISR counts for the high watermark only when the metadata shows it. A new `min.insync.replicas` may
         # have been decided before it: then the removed members are still eligible to lead.
-        log.info("%r: in-sync replicas will be %s, are %s", partition, answer.isr, partition.isr)
+        log.info("%r: in-sync replicas will be %s, they are %s now", partition, answer.isr, partition.isr)
     elif answer.leader_epoch == partition.leader_epoch and answer.partition_epoch >= partition.partition_epoch:
         log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, partition.isr)
         partition.commit_isr(answer.isr, answer.partition_epoch)
@@ -240,4 +240,4 @@ def _tell_returns(partitions: Iterable[Partition]) -> None:
                     counts[broker_id] = counts.get(broker_id, 0) + 1
     for broker_id, count in counts.items():
         what = "1 partition" if count == 1 else f"{count} partitions"
-        log.info("broker %d has caught up with %s: asking for its return to the in-sync replicas", broker_id, what)
+        log.info("broker %d has caught up with %s: requesting its return to the in-sync replicas", broker_id, what)

@@ -590,7 +590,7 @@ class Partition:
         needed = watermark.joining_offset(self.high_watermark, self.epoch_start_offset)
         joined = followers.joined_by(follower, self.metadata, needed, now_ms, self.host)
         if joined is not None:
-            log.debug("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
+            log.debug("%r: broker %d has caught up, requesting its return to the ISR", self, follower.broker_id)
             self.propose_isr(joined)
 
     def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:
@@ -680,7 +680,7 @@ class Partition:
     def begin_anew(self, offset: int) -> Cut:
         """On a follower whose leader has nothing of this log. Like `begin_cut`."""
         step = self._meet(Input.CUT_BEGINS)
-        log.warning("%r: the log starts anew at offset %d, it had %r", self, offset, self.log)
+        log.warning("%r: the log starts anew at offset %d; before it was %r", self, offset, self.log)
         cut = self.log.begin_anew(offset)
         self._enter(step.role)
         self.high_watermark = self.log.log_end_offset

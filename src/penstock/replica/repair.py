@@ -260,7 +260,7 @@ class Repairs:
                 return None  # if the cut did not remove the damage, a reader will report it again
             last = found.last_sound_base if found.last_sound_base is not None else last
             if found.is_damaged:
-                log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)
+                log.warning("%r: damage in %s, intact up to the batch at offset %s", partition, where, last)
                 asked_from = segment.base_offset if found.last_sound_base is None else found.last_sound_base
                 place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
                 start = owner.log_start_offset

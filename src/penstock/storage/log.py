@@ -299,7 +299,7 @@ class Log:
         for at, header in headers:
             base_offset, _, batch_epoch, _, _, _, last_offset_delta, _, timestamp, *_ = header
             if base_offset < end_offset or last_offset_delta < 0:
-                raise StorageError(f"{self.directory}: offset {base_offset} after {end_offset}")
+                raise StorageError(f"{self.directory}: offset {base_offset} follows {end_offset}")
             if not epoch <= batch_epoch <= max_epoch:
                 expected = f"expected {epoch} to {max_epoch} at offset {base_offset}"
                 raise CorruptBatch(self.directory, at, f"leader epoch {batch_epoch}, {expected}")

@@ -207,7 +207,8 @@ class ProducerStates:
         if refused is not None and refused.comes_before(header):
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} has sent sequence {header.base_sequence}, while {refused.sequence} was "
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, but sequence {refused.sequence} "
+                "was "
                 "refused",
             )
 

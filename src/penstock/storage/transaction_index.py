@@ -189,7 +189,7 @@ class TransactionIndex:
         for at in range(0, len(data), ENTRY.size):
             entry = _decode(data[at : at + ENTRY.size])
             if entry is None or not before < entry.last_offset:
-                raise CorruptBatch(self.path, at, "not an entry of an aborted transaction")
+                raise CorruptBatch(self.path, at, "invalid entry of an aborted transaction")
             if entry.last_offset >= scanned_from:
                 break
             if entry.last_offset >= end_offset:
@@ -216,7 +216,7 @@ class TransactionIndex:
         for at in range(0, size, ENTRY.size):
             entry = _decode(data[at : at + ENTRY.size])
             if entry is None:
-                raise CorruptBatch(self.path, position + at, "not an entry of an aborted transaction")
+                raise CorruptBatch(self.path, position + at, "invalid entry of an aborted transaction")
             found.append(entry)
         return found
 

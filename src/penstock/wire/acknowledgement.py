@@ -55,7 +55,7 @@ def read_acknowledgement(payload: Buffer) -> tuple[int, int, Iterator[Acknowledg
     """(replica id, broker epoch, entries) of the payload after the request header."""
     size = len(payload) - _SENDER.size
     if size < 0 or size % _ENTRY.size:
-        raise ProtocolError(f"acknowledgement of {len(payload)} bytes")
+        raise ProtocolError(f"invalid acknowledgement: {len(payload)} bytes")
     replica_id, broker_epoch = _SENDER.unpack_from(payload, 0)
     entries = map(Acknowledged._make, _ENTRY.iter_unpack(memoryview(payload)[_SENDER.size :]))
     return replica_id, broker_epoch, entries

@@ -711,7 +711,7 @@ class TestKeeper:
             replica.fetched(3, 0)
         await asyncio.wait_for(settled.wait(), 30)
         returns = [line for line in caplog.messages if "caught up" in line]
-        assert returns == ["broker 3 has caught up with 3 partitions: asking for its return to the in-sync replicas"]
+        assert returns == ["broker 3 has caught up with 3 partitions: requesting its return to the in-sync replicas"]
         waits = [line for line in caplog.messages if "must wait" in line]
         assert waits == ["3 changes of in-sync replicas must wait: NOT_CONTROLLER"] * lines
         keeper.stop()

@@ -148,7 +148,7 @@ def transition_of(role: Role, given: Input) -> Transition:
     try:
         return TRANSITIONS[role, given]
     except KeyError:
-        raise IllegalTransition(f"a {role.value} cannot meet this: {given.value}") from None
+        raise IllegalTransition(f"a {role.value} cannot handle this event: {given.value}") from None
 
 
 def heard(known: PartitionState, told: PartitionState, node_id: int) -> Input:

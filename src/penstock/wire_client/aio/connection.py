@@ -106,7 +106,7 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
         try:
             got, at = read_response_header(key, version, frame)
             if got != correlation_id:
-                raise ProtocolError(f"answer {got}, expected {correlation_id}")
+                raise ProtocolError(f"the answer has correlation id {got}, expected {correlation_id}")
             message = decode_response(key, version, frame, at)
         except ProtocolError as error:
             if not future.done():

@@ -230,7 +230,7 @@ class BlockingConnection:
             frame = self._receive_frame(deadline, buffer)
             got, at = read_response_header(key, version, frame)
             if got != correlation_id:
-                raise ProtocolError(f"answer {got}, expected {correlation_id}")
+                raise ProtocolError(f"the answer has correlation id {got}, expected {correlation_id}")
             message = decode_response(key, version, frame, at)
         except TimeoutError as error:
             # The answer may still arrive and would be taken for the next one.
@@ -257,7 +257,7 @@ class BlockingConnection:
         (size,) = _SIZE.unpack(prefix)
         if not 0 <= size <= MAX_FRAME_BYTES:
             hint = next((hint for start, hint in _OTHERS.items() if bytes(prefix).startswith(start)), "")
-            raise ProtocolError(f"frame of {size} bytes{hint}")
+            raise ProtocolError(f"invalid frame size: {size} bytes{hint}")
         frame = memoryview(bytearray(size)) if buffer is None else buffer.take(size)
         self._fill(frame, deadline)
         return frame
