@@ -1,7 +1,7 @@
 """Distinguishes a torn tail of the metadata log, which recovery cuts, from damage, which it must not cut.
 
 Every entry says how much of the log was stable when it was written (record header `stable`). Suppose a place cannot be
-read, and a sound entry behind it was written when that place was already stable. Then stable bytes have changed, and
+read, and an intact entry after it was written when that place was already stable. Then stable bytes have changed, and
 cutting there would silently lose topics. Entries without the header come from a broker that made each entry stable
 before the next.
 """

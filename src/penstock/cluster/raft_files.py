@@ -4,7 +4,7 @@ write.
 quorum-state                                    term and vote as JSON, with the names Kafka uses, and whether this disk
                                                 began empty and has not caught up (penstockIsNew)
 00000000000000001234-0000000007.checkpoint      a snapshot: index 1234 of term 7; a line of JSON, then the data
-0000....log                                     one batch an entry: offset = index - 1, leader epoch = term
+0000....log                                     one batch per entry: offset = index - 1, leader epoch = term
 
 Raft's own entries (no-op, configuration) have a record key with their kind; decisions have none, as before Raft.
 """

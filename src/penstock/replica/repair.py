@@ -5,7 +5,7 @@ known. Until it is repaired the replica must not count as complete, so the order
 
     leading          ask the controller for an ISR without this replica, and so for another leader
     following        compare with the leader's copy (`replica.second_opinion`): one reader's report is not enough
-    in sync          stop fetching and tell the leader that only the sound part is here: it asks the controller for an
+    in sync          stop fetching and tell the leader that only the intact part is here: it asks the controller for an
                      ISR without this replica
     out of sync      tell the leader the same: if it has asked for this replica's return, it withdraws the request. Five
                      seconds later, if still out of sync, compare with the leader's copy again and check the damage

@@ -1,7 +1,7 @@
 """Compares a replica that a reader reports as damaged with its leader's copy, before anything is cut.
 
 A reader can be wrong: about the results of compaction, about epochs, because of a bug. Then the leader's copy looks the
-same, and cutting one replica after the other would erase sound records everywhere. So the leader is asked for the
+same, and cutting one replica after the other would erase intact records everywhere. So the leader is asked for the
 batches around the place. If it has the same bytes, nothing is damaged. If its bytes differ and their checksums match,
 the damage is here. If its copy is damaged too, or it does not answer, nothing is cut.
 """

@@ -1,4 +1,4 @@
-"""Keeps the parts that a repair takes out of damaged logs until a sound copy is back in sync.
+"""Keeps the parts that a repair takes out of damaged logs until an intact copy is back in sync.
 
     <topic>-<partition>.<random>-damaged        the end of a log that was cut, or a whole one that could not be opened
     <topic>-<partition>.<random>-damaged.tmp    unfinished; removed at start
@@ -46,7 +46,7 @@ class Aside(NamedTuple):
     start_offset: int
     """The part contains everything from this offset to the end of the log."""
     committed_end: int
-    """The committed part ended here: a sound copy reaches at least this offset."""
+    """The committed part ended here: an intact copy reaches at least this offset."""
     is_cut: bool
     """Whether it is known to be no longer in the log."""
     source: tuple[Log, int] | None = None
@@ -180,12 +180,14 @@ class SetAside:
         log.warning("%r: the removed part is kept in %s until this replica is in sync again", partition, kept.path)
 
     async def remove(self, partition: Partition) -> None:
-        """A sound copy is in sync, or the partition is gone. Raises OSError: then the parts are still there."""
+        """Remove the kept parts: an intact copy is in sync, or the partition is gone. Raises OSError: then the parts
+        are still there.
+        """
         kept = self._kept.get(_key(partition), [])
         done = [one for one in kept if partition.is_deleted or one.committed_end <= partition.log.log_end_offset]
         if done:
             await self._remove(_key(partition), done)
-            why = "the partition is gone" if partition.is_deleted else "a sound copy is in sync"
+            why = "the partition is gone" if partition.is_deleted else "an intact copy is in sync"
             log.info("%r: %s removed: %s", partition, ", ".join(one.path for one in done), why)
 
     async def _remove(self, key: Key, done: list[Aside]) -> None:

@@ -148,7 +148,7 @@ _ADVICE: dict[int, str] = {
 def translate(
     error: KafkaError, doing: str, servers: str, *, is_down: bool = False, changes: bool = True
 ) -> ClientError:
-    """`doing` opens the sentence ("cannot create topic x"). `is_down`: no broker has answered lately. `changes`: the
+    """`doing` opens the sentence ("cannot create topic x"). `is_down`: no broker has answered recently. `changes`: the
     request changes something, so that its outcome is unknown after a timeout."""
     code = error.code()
     if code in _NO_CONNECTION or (is_down and code in TIMEOUTS):

@@ -1,7 +1,7 @@
 """The `.txnindex` file of one segment: the transactions whose abort markers are in the segment, in order of the
 markers.
 
-    byte  size  field (34 bytes an entry, as Kafka has them)
+    byte  size  field (34 bytes per entry, as in Kafka)
     0     2     version (0)
     2     8     producer id
     10    8     first offset

@@ -1,9 +1,9 @@
 """AddPartitionsToTxn (key 24), versions 0-5: adds partitions to a transaction before they are written.
 
-- Versions 0-3 are for clients, one transaction a request. If a partition does not exist, it gets its own error and the
-  others OPERATION_NOT_ATTEMPTED.
-- Versions 4 and 5 are for brokers, many transactions a request: a partition leader checks for a client whether the
-  partition belongs to its transaction (`verify_only`), or adds it (transaction version 2).
+- Versions 0-3 are for clients, with one transaction per request. If a partition does not exist, it gets its own error
+  and the others OPERATION_NOT_ATTEMPTED.
+- Versions 4 and 5 are for brokers, with many transactions per request: a partition leader checks for a client whether
+  the partition belongs to its transaction (`verify_only`), or adds it (transaction version 2).
 """
 
 from __future__ import annotations

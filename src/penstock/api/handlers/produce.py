@@ -1,6 +1,6 @@
 """Produce (key 0), versions 3-13 (0-2 are advertised for old librdkafka and refused).
 
-- One sound v2 batch a partition. The checksum, sizes and counts in the header are checked; the framing of single
+- One valid v2 batch per partition. The checksum, sizes and counts in the header are checked; the framing of single
   records only if the topic needs records (null keys on a compacted topic, recompression). Kafka reads the records of
   every batch.
 - A compacted topic refuses a batch of more than a million records: INVALID_RECORD. (Kafka has no such limit.)

@@ -1,4 +1,4 @@
-"""Migration between the two group protocols, while the members go on reading.
+"""Migration between the two group protocols, while the members keep reading.
 
 A consumer that joins a classic group with the new protocol turns it into a consumer group. The other
 members stay as they are: this module answers JoinGroup, SyncGroup and Heartbeat of classic members in a

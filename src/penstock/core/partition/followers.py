@@ -1,4 +1,5 @@
-"""A leader's view of its followers in one leader epoch: their offsets, who may join the ISR, who has fallen behind.
+"""A leader's view of its followers in one leader epoch: their offsets, which may join the ISR, and which have fallen
+behind.
 
 Pure: offsets, times and the ISR are arguments, and nothing here acts. Must not know: logs, sockets, the controller.
 `high_watermark` has the consequences for the high watermark.

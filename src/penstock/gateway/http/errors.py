@@ -66,7 +66,7 @@ class Refused(Exception):
 
 
 class BodyTooLate(Refused):
-    """The body is incomplete. The connection is closed, because nobody knows where the next request starts."""
+    """The body is incomplete. The connection is closed, because the start of the next request is unknown."""
 
     def __init__(self, message: str) -> None:
         super().__init__(408, message)

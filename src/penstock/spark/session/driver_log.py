@@ -35,7 +35,7 @@ def output_to(path: Path) -> Iterator[None]:
 
 
 def trim_log(path: Path) -> None:
-    """Empties the file if it is too large. Writers go on with the same file."""
+    """Empties the file if it is too large. Writers continue with the same file."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
             os.truncate(path, 0)

@@ -130,8 +130,8 @@ class AsyncCluster:
         return answer
 
     async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
-        """The answer of the first broker that answers: connected ones first, brokers that failed lately last. Only for
-        requests that may be sent twice.
+        """The answer of the first broker that answers: connected ones first, brokers that failed recently come last.
+        Only for requests that may be sent twice.
         """
         failure: WireClientError = BrokerUnreachable("no broker is known")
         addresses = self._known_addresses()

@@ -386,7 +386,7 @@ class BlockingCluster:
     # -- retries ------------------------------------------------------------------------
 
     def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
-        """The answer of the first broker that answers: connected ones first, brokers that failed lately last.
+        """The answer of the first broker that answers: connected ones first, brokers that failed recently come last.
 
         While there are other brokers to ask, no broker gets all of the remaining time.
         """
