@@ -231,7 +231,7 @@ async def deliver(
 # -- read -----------------------------------------------------------------------------------
 
 OFFSET = Query("offset", "Offset to start at.", 0, 2**63 - 1)
-TIMESTAMP = Query("timestamp", "Start at the first record not older than this time, in ms since 1970.", 0, 2**62)
+TIMESTAMP = Query("timestamp", "Start at the first record at or after this time, in ms since 1970.", 0, 2**62)
 MAX_RECORDS = Query("max_records", "Largest number of records in the answer.", 1, 10_000)
 TIMEOUT = Query("timeout", "How long to wait for a record if there is none, in ms.", 0, 60_000)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
