@@ -1,8 +1,8 @@
 """Request latency by API: a histogram each, cheap enough for every request.
 
 A request is timed from the moment its frame is handed over to the moment its answer is queued, so the time of a fetch
-includes its long poll and that of a produce its flush. Requests that end without an answer (the connection closed) are
-not counted.
+includes its long poll, and the time of a produce request its flush. Requests that end without an answer (the connection
+closed) are not counted.
 """
 
 from __future__ import annotations

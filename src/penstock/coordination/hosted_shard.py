@@ -4,8 +4,8 @@ Everything runs on the loop, so operations are serial: the records of one operat
 next operation starts. A reply waits until the log is committed up to its end at the time of the decision. So no reply
 reveals a state that a crash could take back, whether it depends on the client's own commit or another one.
 
-If records cannot be appended although the group has moved on in memory, or a decision fails half way, the shard is
-reloaded from the log, and waiting requests fail so that their clients look for the coordinator again.
+If a decision fails half way, or its records cannot be appended after the state in memory has changed, the shard is
+reloaded from the log. Waiting requests fail, so that their clients look for the coordinator again.
 
 A shard lives while its partition is led here (`shard_host.ShardHost` handles that); `core.shard.hosting` has the table
 of its states. The differences between groups and transactions are in a `ShardKind`. The log found at the election was

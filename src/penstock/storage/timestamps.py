@@ -1,8 +1,8 @@
 """From a timestamp to a record: time index, offset index, headers, and the records of the one batch that matters.
 
-All of it reads the disk. So a lookup is a value, as in `lookups`: made on the loop, its `next_batch` run in a worker,
-the returned batch examined where that may block (`records.examine`), and what was learned taken over by
-`LogReader.end_time_lookup`.
+All of it reads the disk. So a lookup is a value, as in `lookups`. The loop makes it, and a worker runs its
+`next_batch`. The returned batch is examined where that may block (`records.examine`). `LogReader.end_time_lookup` takes
+over the facts learned about segments.
 """
 
 from __future__ import annotations

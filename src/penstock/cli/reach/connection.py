@@ -148,7 +148,7 @@ class Target:
     def serving(self) -> str | None:
         """The broker to connect to first; None if the command cannot tell which brokers are starting.
 
-        A client library that connects first to a broker that is starting would take that broker for the whole cluster.
+        A client library that first reaches a starting broker would take it for the whole cluster.
         """
         host, port = self.check()
         if not self._can_tell_who_is_starting():

@@ -5,10 +5,11 @@ crash in between leaves strays: files in place that are not in the manifest. `re
 Their records are read from the topic again, because the manifest's ends did not move. Strays are not deleted: if the
 manifest is from an older backup, they may be the only copy of their records.
 
-`swap` merges files: the merged file is complete in staging, the manifest names it and the files that it replaces, then
-the directory of the day is exchanged with one that has the merged file instead of the old ones. `recover` finishes a
-swap after a crash. So a listing of the files shows each record once at any moment. If the file system cannot exchange
-directories, the old files are removed before the new one is in place: for that moment their records are missing.
+`swap` merges files: the merged file is complete in staging, and the manifest names it and the files that it replaces.
+Then the directory of the day is exchanged with one that has the merged file instead of the old files. `recover`
+finishes a swap after a crash. So a listing of the files shows each record once at any moment. If the file system cannot
+exchange directories, the old files are removed before the new one is in place: for that moment their records are
+missing.
 
 Invariants: in place and in the manifest, no two files have a record in common. Files of the manifest without a swap
 under way are in place. All records of a topic have one topic id. Must not know: Spark, Arrow, the content of files.
