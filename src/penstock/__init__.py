@@ -1,7 +1,7 @@
 """Penstock: an event streaming platform that every Kafka client already speaks to.
 
-`penstock.Producer`, `penstock.Consumer`, `penstock.Admin` and what they are given are imported on first use, so that a
-broker and a command do not pay for them.
+`penstock.Producer`, `penstock.Consumer`, `penstock.Admin` and their argument types are imported on first use, so that
+brokers and commands do not pay for them.
 """
 
 from __future__ import annotations

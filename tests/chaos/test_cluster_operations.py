@@ -111,7 +111,7 @@ def test_a_voter_moves_to_another_port(cluster: ClusterProcesses, tell: Tell) ->
     assert "still waiting to join" not in mover.log()
     assert watcher.terminate() == 0
     watcher.start()  # with a file that has the old address
-    warning = f"names 3@{before}, but the quorum has node 3 at {mover.address}, and that counts"
+    warning = f"names 3@{before}, but the quorum has node 3 at {mover.address}, which is used instead"
     cluster.wait_until(lambda: warning in watcher.log(), "it warns of its file")
     cluster.wait_in_sync(TOPIC)
     check_promises(cluster, traffic, TOPIC, PARTITIONS)
@@ -159,7 +159,7 @@ def test_a_voter_whose_disk_is_lost_is_replaced_under_its_id(cluster: ClusterPro
         lost.kill()
         shutil.rmtree(lost.data)
         lost.launch()
-        cluster.wait_until(lambda: "its data directory is another one" in lost.log(), "it is not let in")
+        cluster.wait_until(lambda: "its data directory is not the one" in lost.log(), "it is not let in")
         lost.kill()
         run_command(cluster, "cluster", "remove-voter", "3")
         lost.start()

@@ -265,7 +265,7 @@ def test_doors_that_die_open_again(tmp_path: Path) -> None:
         with Netcat(port) as nc:  # waits in the backlog
             assert nc.ask("CONSUME t") == "MSG 0 0 - 1\nOK 1 0:1"
         assert children(broker.pid) != [doors]
-        assert "doors: process ended" in broker.log()
+        assert "gateway: process ended" in broker.log()
 
 
 @pytest.mark.parametrize("name", ["line", "http"])

@@ -34,7 +34,7 @@ def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
     totals.update(verdict.probes)
     totals.update({f"{name} (setting)": count for name, count in verdict.settings.items()})
     totals.update({f"{what} (history)": count for what, count in verdict.statistics.items()})
-    assert verdict.is_good, f"{verdict.details}\nshow it again: {Request(seed).command}"
+    assert verdict.is_good, f"{verdict.details}\nreplay it with: {Request(seed).command}"
     assert verdict.statistics["acknowledged"]
 
 

@@ -83,7 +83,7 @@ FOUND_BY: dict[str, int] = {
     "marks-undecided": 7,
     "marks-once": 30,
     "counts-at-once": 17,
-    "keeps-its-time-out": 7,
+    "keeps-its-timeout": 7,
     "knows-the-present-id": 32,
     "waits-for-nobody": 20,
     "has-no-last-epoch": 112,

@@ -142,7 +142,7 @@ def test_a_dead_letter_is_the_record_with_the_reason(story: Story) -> None:
     assert letters.keys() == {
         b"user is missing",
         b"ms is missing or negative",
-        b"ts is missing or no time",
+        b"ts is missing or not a time",
         b"the value is not JSON of a click",
     }
     assert letters[b"the value is not JSON of a click"] == b"this is not JSON"

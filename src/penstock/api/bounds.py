@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.api.handler import Handler
 
 PRIVATE_KEYS: Final = range(PRIVATE_KEYS_FROM, PRIVATE_KEYS_FROM + 0x100)
-"""Keys that no API has: brokers use them among themselves."""
+"""Private API keys, used only between brokers."""
 
 
 class Bounds(NamedTuple):

@@ -188,4 +188,4 @@ class ConfigResources:
                     "(penstock configs set --all-brokers) or for a topic, not for a single broker"
                 )
             if name == CLUSTER_WIDE and key not in overrides and key in self._overrides(ResourceType.BROKER, name):
-                raise ConfigError(f"{key} of all brokers cannot be taken away in a cluster: set another value")
+                raise ConfigError(f"{key} cannot be deleted for all brokers of a cluster: set another value")

@@ -113,7 +113,7 @@ class ConsumerFetch:
         if piece is not None:
             if piece.size <= room or not findings.bytes_found:
                 if self._read_committed:
-                    # First: where they are not in memory nothing is offered yet.
+                    # Before the records: if these transactions are not in memory, no records are offered yet.
                     aborted = self._aborted_between(partition, asked, piece.next_offset)
                     data.aborted_transactions = [
                         AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
@@ -127,7 +127,7 @@ class ConsumerFetch:
     def _aborted_between(
         self, partition: Partition, asked: SessionPartition, end_offset: int
     ) -> Iterable[tuple[int, int]]:
-        """(producer id, first offset) of the aborted transactions that a reader of these records must know."""
+        """(producer id, first offset) of the aborted transactions in the range of these records."""
         start, known = asked.fetch_offset, {}
         lookup = self._aborted.get(asked)
         if lookup is not None and lookup.found is not None:
@@ -149,13 +149,13 @@ class ConsumerFetch:
         return partition.lookup(asked.fetch_offset, max_bytes, read_committed=self._read_committed)
 
     def aborted_lookup(self, partition: Partition, asked: SessionPartition) -> AbortedLookup | None:
-        """Together with `lookup`: the aborted transactions may be the part that was not in memory."""
+        """Needed together with `lookup`: perhaps only the aborted transactions were not in memory."""
         if not self._read_committed or not partition.log.has_aborted:
             return None
         return partition.log.aborted_lookup(asked.fetch_offset, partition.last_stable_offset)
 
     def keep_aborted(self, asked: SessionPartition, lookup: AbortedLookup) -> None:
-        """What a worker has found, for the next look."""
+        """Keep the findings of a worker for the next look."""
         self._aborted[asked] = lookup
 
     # -- waiting ------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class RequestContext:
 
     @property
     def listener_name(self) -> str:
-        """Of the client's listener."""
+        """The name of the client's listener."""
         return self.connection.listener_name
 
     @property
@@ -154,5 +154,5 @@ class ForwardedContext(RequestContext):
 
     @property
     def listener_name(self) -> str:
-        """Of the other broker's listener."""
+        """The name of the other broker's listener."""
         return self._listener_name

@@ -35,7 +35,7 @@ class ProducerIds(Protocol):
 
 
 class TopicCreator(Protocol):
-    """Creates topics for clients that just use a name: here or through the controller elsewhere."""
+    """Creates topics automatically: here, or through the controller on another node."""
 
     @property
     def image(self) -> MetadataImage: ...

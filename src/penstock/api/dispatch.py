@@ -181,7 +181,7 @@ class Dispatcher:
             raise ProtocolError(f"api key {api_key} version {version} is not supported")
 
     async def _ask_controller(self, ctx: RequestContext, handler: Handler, request: Message, frame: bytes) -> None:
-        # Brokers with requests of their own look for the controller themselves.
+        # Brokers that send their own requests look for the controller themselves.
         timeout_s = timeout_of(request) if is_advertised(handler) else 0.0
         with ctx.connection.memory.charged(len(frame)):
             response = await self._forwarding.answer(

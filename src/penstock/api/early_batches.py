@@ -1,9 +1,9 @@
-"""Remembers batches of idempotent producers that arrived before their partition did.
+"""Remembers batches of idempotent producers for partitions that this broker did not lead yet.
 
-A client sends further batches before it knows that the first was refused. If the partition is led here by then and has
-no state of the producer, the second batch would be appended, and a retry of the first never could be. The log remembers
-batches that it refused itself (`ProducerStates.refuse`). This module remembers batches that no log has seen: for a
-topic that is being created, or a leader that has just been elected.
+A client sends further batches before it knows that the first was refused. If this broker has become the leader in
+between, and the log knows nothing of the producer, the second batch would be appended. A retry of the first would then
+be refused for ever. The log remembers batches that it refused itself (`ProducerStates.refuse`). This module remembers
+batches that no log has seen: for a topic that is being created, or a leader that has just been elected.
 
 Must not know: why a batch was refused.
 """
@@ -69,13 +69,13 @@ class EarlyBatches:
             return
         raise ApiError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"producer {header.producer_id} comes with sequence {header.base_sequence}, and {found.sequence} was "
-            "refused before",
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, but sequence {found.sequence} was "
+            "refused before and must be retried first",
         )
 
 
 def _header(records: object) -> BatchHeader | None:
-    """The input may be no batch at all."""
+    """The input may be invalid."""
     if not isinstance(records, (bytes, bytearray, memoryview)) or len(records) < HEADER_SIZE:
         return None
     return read_header(records)

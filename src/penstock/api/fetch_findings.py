@@ -136,8 +136,9 @@ class Findings:
         if asked.last_fetched_epoch < 0:
             return False
         epoch, end = partition.end_of_epoch(asked.last_fetched_epoch)
-        if epoch < 0 or end < 0:  # an answer without both would mean that nothing diverges
-            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known of epoch {asked.last_fetched_epoch}")
+        # without epoch and end offset the follower would read the answer as "nothing diverges"
+        if epoch < 0 or end < 0:
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"leader epoch {asked.last_fetched_epoch} is unknown here")
         if epoch == asked.last_fetched_epoch and end >= asked.fetch_offset:
             return False
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end)

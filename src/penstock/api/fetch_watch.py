@@ -90,7 +90,7 @@ class FetchWatch:
             self.on_close()
 
     def release(self) -> None:
-        """No fetch is parked any more. The watch continues."""
+        """The parked fetch has ended. The watch continues."""
         self.wake = None
 
     def move_to_end(self, asked: SessionPartition) -> None:
@@ -98,7 +98,7 @@ class FetchWatch:
             self.standing[asked] = self.standing.pop(asked)
 
     def put_back(self, asked: SessionPartition) -> None:
-        """It could not be looked at this time."""
+        """Keep the partition for the next look: it could not be read this time."""
         self._news[asked] = None
 
     @property
@@ -161,7 +161,7 @@ class Listening:
         return news
 
     def release(self) -> None:
-        """No fetch is parked any more, so stop listening."""
+        """The parked fetch has ended, so stop listening."""
         for source in self._asked:
             (source.tail_waiters if self._to_tails else source.waiters).pop(self, None)
         self._asked = {}

@@ -23,7 +23,8 @@ def flushes_under_way(hosted: HostedPartitions, asked: Iterable[tuple[str, int]]
             continue
         partition = partitions[index]
         if partition is None or partition.role is not Role.SOLE_LEADER:
-            continue  # the wait there would be for replicas, which may take long: like Kafka, do not wait
+            # with other replicas the high watermark waits for them, which may take long: like Kafka, do not wait
+            continue
         end = partition.log.log_end_offset
         if partition.high_watermark < end and partition.log.offline is None:
             flush: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

@@ -168,7 +168,7 @@ class FollowerFetch:
         """Followers read undecided records, too."""
 
     def keep_aborted(self, asked: SessionPartition, lookup: AbortedLookup) -> None:
-        """There is none: see `aborted_lookup`."""
+        """Never called: `aborted_lookup` returns None."""
 
     def lookup(self, partition: Partition, asked: SessionPartition) -> Lookup:
         """For a worker: locates records that `_read` did not find in memory."""

@@ -6,9 +6,9 @@ change is visible on this broker at once. A node that is not the controller does
 the sender looks for the controller once more. While there is no controller, requests wait.
 
 If a connection breaks after the request was sent, its outcome is unknown. The request is then repeated, as in Kafka:
-changes that had happened are answered as such (TOPIC_ALREADY_EXISTS and similar errors). If a repetition could undo
-later decisions (voters), there is none. A client that gets no answer in the end is told that the change may have
-happened.
+a change that was made by the first request gets TOPIC_ALREADY_EXISTS or a similar error. A request whose repetition
+could undo later decisions (voters) is not repeated. If there is no answer in the end, the error says that the change
+may have been made.
 
     request   listener name: int16 length, UTF-8 | principal, likewise | the client's request, header and body
     answer    error code int16 | index int64 up to which the controller had applied | the response, header and body
@@ -82,11 +82,11 @@ class ForwardedRequest(NamedTuple):
                 (length,) = _LENGTH.unpack_from(payload, at)
                 at += _LENGTH.size
                 if not 0 <= length <= len(payload) - at:
-                    raise ProtocolError("a forwarded request is cut short")
+                    raise ProtocolError("a forwarded request is incomplete")
                 names.append(payload[at : at + length].decode())
                 at += length
         except (StructError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"a forwarded request: {error}") from error
+            raise ProtocolError(f"invalid forwarded request: {error}") from error
         return ForwardedRequest(names[0], names[1], payload[at:])
 
 
@@ -180,7 +180,7 @@ class Forwarding:
 
     def _no_controller(self) -> str:
         voters = ", ".join(f"{node} at {host}:{port}" for node, (host, port) in sorted(self._voters().items()))
-        return "No controller answers: fewer than a majority of the nodes that vote are up and reach each other" + (
+        return "No controller answers: no majority of the voters is up and connected" + (
             f" (voters: {voters})" if voters else ""
         )
 
@@ -224,7 +224,7 @@ class Forwarding:
     async def _while_leading(
         self, leader: int, connection: DirectConnection, payload: bytes, timeout_s: float
     ) -> ForwardedAnswer:
-        """A node that hangs keeps its connections: the request is abandoned when another node leads."""
+        """A node that hangs keeps its connections open. So the request is abandoned when another node leads."""
         call = asyncio.ensure_future(connection.call(FORWARD_KEY, payload, timeout_s))
         try:
             while True:
@@ -233,7 +233,7 @@ class Forwarding:
                         return ForwardedAnswer.decode(await asyncio.shield(call))
                 except TimeoutError:
                     if self._quorum.leader_id not in (leader, None):
-                        raise ConnectionLost(f"broker {leader} does not lead any more") from None
+                        raise ConnectionLost(f"node {leader} no longer leads the metadata quorum") from None
         except RequestTimedOut:
             # The node may be dead without having closed the connection. If not: answers come in order, so all later
             # requests would wait as well.
@@ -259,11 +259,11 @@ class Forwarding:
 def outcome_unknown(why: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         ErrorCode.REQUEST_TIMED_OUT,
-        f"The controller did not answer ({why}). The change may have been made: look before you ask again",
+        f"The controller did not answer ({why}). The change may have been made: check before you repeat the request",
     )
 
 
 def timeout_of(request: Message) -> float:
-    """The client's own time-out, within limits."""
+    """The client's own timeout, within limits."""
     timeout_ms = getattr(request, "timeout_ms", 0)
     return min(timeout_ms / 1000, MAX_TIMEOUT_S) if timeout_ms > 0 else DEFAULT_TIMEOUT_S

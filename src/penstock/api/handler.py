@@ -45,7 +45,7 @@ class Handler(Protocol):
 
 
 class PrivateHandler(Protocol):
-    """A handler for a key that no API has: brokers use it among themselves."""
+    """A handler for a private API key, used only between brokers."""
 
     key: ClassVar[int]
 

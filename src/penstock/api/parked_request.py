@@ -46,7 +46,7 @@ class News(Protocol):
     def take_news(self) -> Collection[SessionPartition]: ...
 
     def release(self) -> None:
-        """No request is parked any more."""
+        """The request is no longer parked."""
         ...
 
 
@@ -64,7 +64,7 @@ class ParkedRequest:
         self._is_notified = False
 
     def park(self, timeout_s: float, complete: Callable[[], None]) -> None:
-        """`complete` is called once, or never if the client goes first."""
+        """`complete` is called once, or never if the client disconnects first."""
         self._is_parked = True
         self._complete = complete
         self._news.wake = self._wake

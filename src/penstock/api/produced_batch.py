@@ -1,4 +1,4 @@
-"""Requirements for a produced batch besides being sound: size, codec, timestamps, keys if the topic needs them.
+"""Further requirements for a valid produced batch: size, codec, timestamps, keys if the topic needs them.
 
 Checks raise ApiError. `prepare` reads records, and runs in the process for records: it imports little.
 """

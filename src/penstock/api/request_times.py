@@ -1,8 +1,8 @@
 """Request latency by API: a histogram each, cheap enough for every request.
 
 A request is timed from the moment its frame is handed over to the moment its answer is queued, so the time of a fetch
-includes its long poll and that of a produce its flush. Requests that end without an answer (the connection closed) are
-not counted.
+includes its long poll, and the time of a produce request its flush. Requests that end without an answer (the connection
+closed) are not counted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import defaultdict
 from penstock.ports.clock import Clock
 
 BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-# The produce lane answers in microseconds, so it times one request in so many, and each of those counts for all of
-# them. A prime, so that a client that goes round its partitions is not always sampled at the same one.
+# The produce lane answers in microseconds, so it times one request in SAMPLED_EVERY and counts it for all of them. The
+# number is a prime: a client that sends to its partitions in turn must not always be sampled at the same one.
 SAMPLED_EVERY = 17
 
 

@@ -1,4 +1,4 @@
-"""Creates topics with the broker's defaults: for CreateTopics with -1, and for clients that just use a name.
+"""Creates topics with the broker's defaults: for CreateTopics with -1, and for automatic creation.
 
 A topic for a client is created by the controller, wherever it is.
 """

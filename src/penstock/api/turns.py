@@ -1,4 +1,4 @@
-"""Runs work that is too wide for one turn of the loop in steps.
+"""Divides work that is too large for one turn of the event loop into steps.
 
 The whole broker runs one step a turn, in request order. So however many clients send wide requests, other work waits
 for one step at most, about a tenth of a millisecond. Must not know: what the steps do.

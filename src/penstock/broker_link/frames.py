@@ -82,7 +82,7 @@ class FrameConnection(asyncio.BufferedProtocol):
         while not self.is_lost and (pending := self._end - self._start) >= 4:
             size = int(_SIZE.unpack_from(view, self._start)[0])
             if not 0 < size <= self._max_frame_bytes:
-                raise ProtocolError(f"frame of {size} bytes")
+                raise ProtocolError(f"invalid frame size: {size} bytes")
             if pending < 4 + size:
                 needed = 4 + size
                 break

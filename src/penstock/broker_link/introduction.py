@@ -28,7 +28,7 @@ from penstock.wire.introduction import (
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
-HUNG_UP = "it closed the connection: it does not serve other nodes there, or it is of an earlier release"
+HUNG_UP = "it closed the connection: that listener does not serve other nodes, or the node runs an earlier release"
 
 
 class IntroductionRefused(ConnectionError):

@@ -56,7 +56,7 @@ class LeaderLink:
         self._on_up = on_up
         self._connection: FrameConnection | None = None
         self._lost: asyncio.Future[Exception | None] = loop.create_future()
-        self._awaited: deque[tuple[int, Take]] = deque()  # correlation id, taker of the answer
+        self._awaited: deque[tuple[int, Take]] = deque()  # correlation id, receiver of the answer
         self._next_id = 0
         self._failures = 0
         self.reconnects = 0
@@ -118,7 +118,7 @@ class LeaderLink:
             raise ProtocolError("an answer without a request")
         correlation_id, take = self._awaited.popleft()
         if int.from_bytes(frame[:4], "big") != correlation_id:
-            raise ProtocolError(f"an answer to another request than {correlation_id}")
+            raise ProtocolError(f"an answer that does not belong to request {correlation_id}")
         if self._failures:
             log.info("broker %d answers again", self._leader_id)
             self._failures = 0

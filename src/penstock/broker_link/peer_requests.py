@@ -1,7 +1,7 @@
-"""Requests from this broker to others, each over one connection that is kept: asked in order, answered in order.
+"""Requests from this broker to other brokers, over one permanent connection to each: sent and answered in order.
 
-Must not know: what is asked, when to try again. Invariant: after any failure the connection is given up, so an answer
-never belongs to an earlier request.
+Must not know: the meaning of requests, when to retry. Invariant: any failure closes the connection, so an answer never
+belongs to an earlier request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AddressOf: TypeAlias = Callable[[int], Address | None]
 
 class PeerRequests:
     def __init__(self, node_id: int, identity: PeerIdentity, address_of: AddressOf, apis: frozenset[Api]) -> None:
-        """`apis`: everything that is asked for; brokers serve these to each other in all versions they know."""
+        """`apis`: all APIs that are used; brokers serve them to each other in all versions that they know."""
         self._client_id = f"broker-{node_id}"
         self._identity = identity
         self._address_of = address_of

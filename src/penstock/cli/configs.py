@@ -167,7 +167,7 @@ def _look_at_replicas(target: Target, resource: Resource, value: str | None) -> 
 
 
 class Settings(Protocol):
-    """Of one resource."""
+    """The settings of one resource."""
 
     def described(self) -> list[ConfigSetting]: ...
 

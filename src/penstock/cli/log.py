@@ -81,7 +81,7 @@ def _write(line: str) -> None:
 
 
 class ReadOnlyFile:
-    """A file that is read at positions and opened read-only."""
+    """A file that is opened read-only and read at given positions."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -167,7 +167,7 @@ def _show_failure(verdict: Verdict, request: Request) -> None:
     click.echo(f"seed {verdict.seed} failed: {verdict.what}: {verdict.story}", err=True)
     if verdict.also:
         click.echo(f"soon after: {'; '.join(verdict.also)}", err=True)
-    click.echo(f"show it again: {request.command}", err=True)
+    click.echo(f"replay it with: {request.command}", err=True)
 
 
 def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
@@ -181,7 +181,7 @@ def _show_totals(verdicts: list[Verdict], took_s: float) -> None:
     if waits:
         p99 = waits[min(len(waits) - 1, len(waits) * 99 // 100)]
         click.echo(
-            f"well again after {waits[len(waits) // 2]:.1f} s (median), {p99:.1f} s (p99), {waits[-1]:.1f} s (longest)"
+            f"recovered after {waits[len(waits) // 2]:.1f} s (median), {p99:.1f} s (p99), {waits[-1]:.1f} s (longest)"
         )
     rows = [
         ("history", sum((Counter(verdict.statistics) for verdict in verdicts), Counter())),

@@ -1,6 +1,6 @@
 """Errors of standard output: the reader has closed the pipe, or the device is full.
 
-They look like any other OSError, so that one place, which runs all commands, tells them apart.
+They look like any other OSError. The code that runs all commands distinguishes them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A broker registers once it can reach the quorum, opens its logs, and sends heartbeats from then on. The first heartbeat
 that shows it is caught up unfences it. If heartbeats are not answered for `broker.session.timeout.ms`, or the answers
-say that the broker does not count because it receives no metadata, it must assume that others lead: `may_lead` says so.
+say that the broker is fenced or receives no metadata, it must assume that other brokers lead: `may_lead` is False.
 Before it stops, it asks the controller to move its leaders away. Must not know: partitions, which learn all of this
 through the metadata.
 """
@@ -34,18 +34,17 @@ READ_TIMEOUT_S = 10.0
 NO_CONTROLLER_S = 1.5
 """How long a broker that shuts down waits for a controller."""
 NOTHING_HEARD = (
-    "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost has forgotten its "
-    "votes: stop it, take its vote away (`penstock cluster remove-voter`), start it, and give it a vote when it has "
-    "caught up"
+    "it is registered, but this node receives no metadata. A voter whose disk is lost has forgotten its votes: stop "
+    "it, remove its vote (`penstock cluster remove-voter`), start it, and add it as a voter again when it has caught up"
 )
 NOT_REACHED = (
-    "it is registered, but this node hears nothing of the metadata: the others do not reach it at %s. See whether they "
-    "can connect there, or correct listeners and advertised.listeners"
+    "it is registered, but this node receives no metadata: the other nodes cannot reach it at %s. Check whether they "
+    "can connect to that address, or correct listeners and advertised.listeners"
 )
 ANOTHER_DISK = (
-    "this node is a voter, and its data directory is another one than the quorum knows: it would have forgotten its "
-    "votes. Bring the directory back; or stop it, take its vote away (`penstock cluster remove-voter`), start it, and "
-    "give it a vote when it has caught up"
+    "this node is a voter, but its data directory is not the one that the quorum knows: its votes are in that "
+    "directory. Restore it; or stop the node, remove its vote (`penstock cluster remove-voter`), start it, and add it "
+    "as a voter again when it has caught up"
 )
 
 
@@ -92,7 +91,7 @@ class BrokerLifecycle:
         self.is_fenced = True
         self._is_in = asyncio.Event()
         self._is_lease_over = False
-        self._on_lease_over: Callable[[], None] | None = None  # None until there is something to lead
+        self._on_lease_over: Callable[[], None] | None = None  # None until the broker can lead partitions
 
     # # -- joining ------------------------------------------------------------------------
 
@@ -114,7 +113,7 @@ class BrokerLifecycle:
             return NOTHING_HEARD
         if self._quorum.leader_id is None:
             return NOT_REACHED % ", ".join(f"{host}:{port}" for host, port in self._registration.endpoints.values())
-        return "this node has not read of its registration"
+        return "this node has not received its registration in the metadata"
 
     async def _be_registered(self) -> int:
         """The epoch, once a controller has granted one."""
@@ -127,7 +126,7 @@ class BrokerLifecycle:
                 return epoch
             except ApiError as error:
                 if error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                    reason = "another broker of this node.id is running, or was until a moment ago"
+                    reason = "another broker with this node.id is running, or has just stopped"
                 elif error.code is ErrorCode.INCONSISTENT_VOTER_SET:
                     reason = ANOTHER_DISK
                 elif error.code is ErrorCode.NOT_CONTROLLER:
@@ -168,7 +167,7 @@ class BrokerLifecycle:
             async with asyncio.timeout(UNFENCE_TIMEOUT_S):
                 await self._is_in.wait()
         except TimeoutError:
-            log.warning("the controller has not let this broker take part yet; it goes on asking")
+            log.warning("the controller has not unfenced this broker yet; it keeps asking")
 
     # # -- heartbeats ---------------------------------------------------------------------
 
@@ -205,7 +204,7 @@ class BrokerLifecycle:
             self._is_lease_over = True
             if self._quorum.failure is None:
                 log.warning(
-                    "%s for %d ms: others may lead what this broker led",
+                    "%s for %d ms: other brokers may lead the partitions that this broker led",
                     reason,
                     self._config.broker_session_timeout_ms,
                 )
@@ -213,11 +212,11 @@ class BrokerLifecycle:
                 self._on_lease_over()
 
     def quorum_failed(self) -> None:
-        """This node receives no metadata any more."""
+        """This node no longer receives metadata."""
         self._look_at_lease()
 
     def controller_changed(self) -> None:
-        """The new controller starts its session timeouts now: send it a heartbeat at once."""
+        """The new controller starts its session timeouts from zero: send it a heartbeat at once."""
         self._access.leader_changed()
         self._news.set()
 
@@ -236,11 +235,11 @@ class BrokerLifecycle:
                 await self._refused(error)
             else:
                 if answer.is_caught_up and not answer.is_fenced:
-                    # The time of sending counts: the answer may have been delayed.
+                    # The lease counts from the time of sending: the answer may have been delayed.
                     self._answered_s = max(self._answered_s, sent_s)
                     self._is_lease_over = not self.may_lead()
                 else:  # the controller ignores this heartbeat
-                    self._look_at_lease("this broker is fenced" if answer.is_fenced else "no metadata has been heard")
+                    self._look_at_lease("this broker is fenced" if answer.is_fenced else "no metadata has arrived")
                 if answer.is_fenced != self.is_fenced:
                     self.is_fenced = answer.is_fenced
                     log.info("this broker is %s", "fenced" if self.is_fenced else "part of the cluster")
@@ -261,7 +260,7 @@ class BrokerLifecycle:
 
     async def _refused(self, error: ApiError) -> None:
         if error.code in (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED) and not self._is_leaving:
-            log.warning("the controller does not know this broker any more (%s): it registers again", error.code.name)
+            log.warning("the controller no longer knows this broker (%s): registering again", error.code.name)
             await self.register()
         elif error.code is not ErrorCode.NOT_CONTROLLER:
             log.warning("a heartbeat was refused: %s", error)
@@ -289,7 +288,7 @@ class BrokerLifecycle:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._may_go.wait()
         except TimeoutError:
-            log.warning("leadership could not be moved away within %d s; stopping all the same", LEAVE_TIMEOUT_S)
+            log.warning("leadership could not be moved away within %d s; stopping anyway", LEAVE_TIMEOUT_S)
 
     async def stop(self) -> None:
         if self._heartbeats is not None:

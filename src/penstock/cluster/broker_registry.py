@@ -56,8 +56,8 @@ class BrokerRegistry:
         self._watch = watch
         self._work = work
         self._must_know: dict[int, int] = {}
-        """By broker, the index of its registration or fencing if decided here: it must have read that to be
-        unfenced.
+        """By broker, the index of its registration or fencing if this controller decided it: the broker must have
+        applied that entry to be unfenced.
         """
         self._shall_know: dict[int, int] = {}
         """By broker, the commit index at its last heartbeat: a broker that never reaches it receives no metadata."""
@@ -126,7 +126,7 @@ class BrokerRegistry:
             raise _duplicate(registration.broker_id)
 
     def _check_is_same_voter(self, registration: Registration) -> None:
-        """A voter with another disk has lost its votes: it must not pass for the known voter."""
+        """A voter with another disk has lost its votes: it must not be taken for the known voter."""
         broker_id = registration.broker_id
         if broker_id not in self._voters or broker_id == self._node_id or not self._has_another_disk(registration):
             return
@@ -172,7 +172,7 @@ class BrokerRegistry:
         return HeartbeatAnswer(is_caught_up, broker.is_fenced, should_shut_down)
 
     def _knows_its_standing(self, broker_id: int, metadata_offset: int) -> bool:
-        """Whether it has read its registration, and the leaders elected since it was fenced."""
+        """Whether the broker has applied its registration, and the leaders elected since it was fenced."""
         return metadata_offset >= self._must_know.get(broker_id, self._activated_at)
 
     async def unregister_broker(self, broker_id: int) -> None:

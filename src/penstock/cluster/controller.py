@@ -9,8 +9,8 @@ committed before. A handler may be given one part alone:
     registry     brokers of the cluster                         `cluster.broker_registry`
 
 The parts share one `cluster.agreement`, so decisions are made one after the other. This module contains what the
-controller does unasked: it creates a new cluster, finishes what the previous controller left undone, and fences silent
-brokers (found by `broker_watch`). Must not know: sockets, the data of partitions.
+controller does on its own: it creates a new cluster, finishes what the previous controller left undone, and fences
+silent brokers (found by `broker_watch`). Must not know: sockets, the data of partitions.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 This is for a node that has just started: it learns the commit index from a leader, and there is no leader before the
 voters have found each other. So the voters use the addresses of the whole log, as votes consider the whole log. Kafka
-reads its VotersRecords in the same way. The view counts until that much is applied, or until the end of the log turns
-out to have been replaced. Must not know: connections.
+reads its VotersRecords in the same way. The view is used until that much is applied, or until another leader has
+replaced the end of the log. Must not know: connections.
 """
 
 from __future__ import annotations
@@ -53,8 +53,6 @@ class LogAhead:
 
     @property
     def index(self) -> int:
-        """The last index of the view; 0 if it does not count any more. Equal index and term imply equal earlier
-        entries.
-        """
+        """The last index of the view; 0 if it is no longer used. Equal index and term imply equal earlier entries."""
         is_ahead = self._index > self._log.applied_index
         return self._index if is_ahead and self._log.has_entry(self._index, self._term) else 0

@@ -1,7 +1,7 @@
 """Distinguishes a torn tail of the metadata log, which recovery cuts, from damage, which it must not cut.
 
 Every entry says how much of the log was stable when it was written (record header `stable`). Suppose a place cannot be
-read, and a sound entry behind it was written when that place was already stable. Then stable bytes have changed, and
+read, and an intact entry after it was written when that place was already stable. Then stable bytes have changed, and
 cutting there would silently lose topics. Entries without the header come from a broker that made each entry stable
 before the next.
 """
@@ -54,8 +54,8 @@ def _refuse_if_proven(data: memoryview, lost_offset: int, complaint: str) -> Non
     for header, payload in _sound_batches(data):
         if _stable_offset(header, payload) > lost_offset:
             raise StorageError(
-                f"{complaint}; records that were written after it was stable follow, so this is damage and no torn "
-                "tail: restore the metadata log from a copy of the data directory"
+                f"{complaint}; later records show that this part of the log was already stable, so this is damage and "
+                "not a torn tail: restore the metadata log from a copy of the data directory"
             )
 
 
@@ -67,7 +67,7 @@ def _stable_offset(header: BatchHeader, payload: memoryview) -> int:
                 if name == STABLE_HEADER and value is not None and value.isdigit():
                     return int(value)
     except MalformedRecords:
-        pass  # its checksum matches: a batch of another writer, which counts as an old one
+        pass  # its checksum matches: a batch of another writer, treated like one of an old broker
     return header.base_offset
 
 

@@ -97,7 +97,7 @@ class MetadataMachine:
         self._on_brokers()
 
     def snapshot(self) -> Generator[None, None, bytes]:
-        """Of the image at the time of the call."""
+        """A snapshot of the image at the time of the call."""
         return encode_in_steps(self.image.copy().each_snapshot_record())
 
     def copy(self) -> MetadataImage:
@@ -147,7 +147,7 @@ class MetadataMachine:
         outcomes = await asyncio.gather(*self._removals, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, OSError):
-                log.warning("a deleted topic's files are still there: %s", outcome)
+                log.warning("files of a deleted topic remain until the next start: %s", outcome)
             elif isinstance(outcome, BaseException):
                 raise outcome
 

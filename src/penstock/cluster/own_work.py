@@ -27,9 +27,11 @@ class OwnWork:
         self._tasks.pop(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PenstockError):
-            log.warning("the controller could not do what it wanted: %s", error)  # it tries again later
+            log.warning("a task of the controller failed: %s", error)  # it tries again later
         elif error is not None:
-            self._loop.call_exception_handler({"message": "the controller failed", "exception": error, "task": task})
+            self._loop.call_exception_handler(
+                {"message": "a task of the controller failed", "exception": error, "task": task}
+            )
 
     async def stop(self) -> None:
         for task in list(self._tasks):

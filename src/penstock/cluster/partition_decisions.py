@@ -89,7 +89,7 @@ class PartitionDecisions:
             return answers
 
     async def move_leaders_back(self) -> None:
-        """To the preferred replicas, if too many leaders are elsewhere."""
+        """Move leadership back to the preferred replicas, if too many leaders are elsewhere."""
         async with self._agreement.turn:
             self._agreement.check_active()
             records = partitions.preferred_imbalance(self._image, self._policies)

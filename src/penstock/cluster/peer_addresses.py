@@ -1,8 +1,8 @@
 """The addresses at which to look for each other node of the quorum, the best first.
 
     a voter           the address in the log (from `add-voter`, or reported by the voter at its start), then its
-                      registration. The configured address is used if the log has none, and always while there is no
-                      leader: a whole cluster may have moved at once
+                      registration. The configured address is used if the log has none. Without a leader it is tried in
+                      any case: all nodes may have moved at once
     any other node    its registration, whatever it was before
     last              the address in its hello to this node, if no other is known, or it has the same disk, or it leads:
                       its messages arrive here, so they must be answered
@@ -115,5 +115,5 @@ class PeerAddresses:
             if said is not None and written is not None and said != written:
                 yield (
                     f"controller.quorum.voters names {voter}@{written[0]}:{written[1]}, but the quorum has node "
-                    f"{voter} at {said[0]}:{said[1]}, and that counts: correct the file"
+                    f"{voter} at {said[0]}:{said[1]}, which is used instead: correct the file"
                 )

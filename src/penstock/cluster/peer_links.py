@@ -5,7 +5,7 @@ the hello, which names both servers and the cluster. A process that dies closes 
 reports that. A silent connection is closed after `SILENCE_S` without an answer to a ping. After a loss the first
 attempt to connect follows at once, the next ones after 20 to 200 ms. A peer may have several addresses: each is tried
 in turn, until the peer itself answers. If the peer must have another disk than its hello named, the hello is repeated
-before the next message: a peer without that disk gets no more messages on the connection.
+before the next message: a peer without that disk gets no further messages on the connection.
 
 Delivery is not guaranteed: a message that does not fit the bounded queue, or is queued when the connection breaks, is
 lost. Must not know: the meaning of a payload, the leader.
@@ -38,7 +38,7 @@ REFUSED_PAUSE_S: Final = 5.0
 """A setting must be changed first."""
 MAX_QUEUED: Final = 64
 MAX_QUEUED_BYTES: Final = 16 << 20
-"""Of one peer: messages before the connection is up, then bytes that the kernel has not taken yet."""
+"""The limit for one peer: messages before the connection is up, then bytes that the kernel has not taken yet."""
 
 log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class PeerLinks:
         except (socket.gaierror, UnicodeError):
             return f"the name {address[0]} does not resolve"
         except OverflowError:
-            return f"{address[1]} is no port"
+            return f"{address[1]} is not a port"
         except ConnectionRefusedError:
             return f"nothing listens at {at}"
         except TimeoutError:
@@ -191,7 +191,7 @@ class _Link:
         self._peer = peer
         self._addresses = addresses
         self._address = addresses[0]
-        """Of the current or last connection."""
+        """The address of the current or last connection."""
         self._wire: _Wire | None = None
         self._queue: deque[bytes] = deque(maxlen=MAX_QUEUED)
         self._refusals: dict[Address, tuple[str, float]] = {}
@@ -222,7 +222,7 @@ class _Link:
             return
         self._insist_on_disk(self._wire)
         if not self._wire.send(payload):
-            log.debug("dropped a message to node %d: it does not take what is queued", self._peer)
+            log.debug("dropped a message to node %d: the queue to it is full", self._peer)
 
     def _insist_on_disk(self, wire: _Wire) -> None:
         directory_id = self._links.events.directory_of(self._peer)
@@ -377,7 +377,7 @@ class _Wire(asyncio.Protocol):
                 self.refusal = reason
                 self.greeted.set_result(None)
             elif reason:
-                self.drop()  # it is another node now; the next hello tells which
+                self.drop()  # another node listens there now; the next hello tells which
                 return
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""Waiters of a Raft server: proposals for their commit, readers for an index, a former leader for its end.
+"""Waiters of a Raft server: proposals wait for their commit, readers for an index, others for the end of leadership.
 
 A proposal is known by its token until the core gives it a place in the log, and by that place afterwards. It has
 succeeded when an entry of that index and term is committed. Must not know: messages, disks, roles.
@@ -33,7 +33,7 @@ _CODES = {
 
 
 class ProposalRefused(ApiError):
-    """The core refused the proposal: nothing has changed."""
+    """The core refused the proposal. Nothing has changed."""
 
     def __init__(self, refused: Refused) -> None:
         where = f"; node {refused.leader} leads" if refused.refusal is Refusal.NOT_LEADER and refused.leader else ""
@@ -43,7 +43,9 @@ class ProposalRefused(ApiError):
 
 
 class ProposalTimes:
-    """From a proposal to its application here. `counts` has one entry more than BOUNDS_S, for longer times."""
+    """The times from a proposal to its application here. `counts` has one entry more than BOUNDS_S, for longer
+    times.
+    """
 
     __slots__ = ("counts", "failed", "sum_s")
 

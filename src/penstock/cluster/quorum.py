@@ -1,4 +1,4 @@
-"""The metadata quorum as seen by this server: its own state, and the requests that other code makes of the quorum.
+"""The metadata quorum as seen by this server: its own state, and requests to the quorum from other code.
 
 The server is *active* when it leads and has applied the first entry of its term: then its state machine is up to date.
 A proposal is answered when it is applied here. If leadership ends first, its outcome is not known here.
@@ -138,7 +138,7 @@ class Quorum:
 
     @property
     def last_index(self) -> int:
-        """Of the log here, committed or not; 0: it was always empty."""
+        """The last index of this server's log, committed or not; 0: the log was always empty."""
         return self._driver.core.node.log.last_index
 
     @property
@@ -147,7 +147,7 @@ class Quorum:
 
     @property
     def members(self) -> list[int]:
-        """Of the current configuration, and of the previous one while the current is not committed."""
+        """The members of the current configuration, and of the previous one while the current is not committed."""
         return list(dict.fromkeys((*self._driver.core.node.configuration.members, *self._driver.members)))
 
     @property
@@ -170,7 +170,7 @@ class Quorum:
 
     @property
     def snapshot_bytes(self) -> int:
-        """Of the newest snapshot, 0 if there is none."""
+        """The size of the newest snapshot, 0 if there is none."""
         return self._applied.snapshot_bytes
 
     @property
@@ -236,8 +236,10 @@ class Quorum:
         self._loop.call_later(STALLED_AT_MOST_S, self._hand_over_if_stalled)
         heir = self._best_heir() if self.is_leader else None
         if heir is not None:
-            why = "hangs" if self._is_disk_hung else "takes nothing in"
-            log.warning("node %d hands the metadata quorum over to node %d: its own disk %s", self.node_id, heir, why)
+            why = "hangs" if self._is_disk_hung else "cannot be written"
+            log.warning(
+                "node %d hands the metadata quorum over to node %d: this node's disk %s", self.node_id, heir, why
+            )
             token, done = self._proposals.begin()
             done.add_done_callback(_forget_outcome)
             self._driver.post(TransferLeadership(token, heir))
@@ -277,7 +279,7 @@ class Quorum:
             await asyncio.sleep(MEMBERSHIP_PAUSE_S)
 
     async def transfer_leadership(self, to: int | None) -> None:
-        """Return when this server does not lead any more. `to`: None selects the voter with the longest log."""
+        """Return when this server no longer leads. `to`: None selects the voter with the longest log."""
         self._check_usable()
         token, done = self._proposals.begin()
         self._driver.post(TransferLeadership(token, to))
@@ -315,7 +317,7 @@ class Quorum:
             self._explain_refusal(message)
 
     def _explain_refusal(self, ask: PreVote | RequestVote) -> None:
-        """Only the operator knows whether a disk is empty because it is new."""
+        """Only the operator knows whether the disk is empty because it is new."""
         node = self._driver.core.node
         if node.may_vote_for(ask.last_index) or node.leader is not None or self._loop.time() < self._explains_from_s:
             return
@@ -335,7 +337,9 @@ class Quorum:
         if self._driver.is_over:
             raise ApiError(ErrorCode.NOT_CONTROLLER, "the node is stopping")
         if self._store.is_stalled:
-            raise StorageError(f"the disk of {self._store.directory} is full, or no descriptor is left")
+            raise StorageError(
+                f"the disk of {self._store.directory} is full, or the process has no free file descriptors"
+            )
 
     def peer_lost(self, peer: int) -> None:
         if peer == self.leader_id or self.is_leader:

@@ -79,9 +79,9 @@ class Hello(NamedTuple):
     address: str = ""
     """The sender's address as host:port: the recipient must be able to answer a new node, too."""
     directory_id: str = ""
-    """Of the sender's disk; empty: none."""
+    """The directory id of the sender's disk; empty: none."""
     recipient_directory_id: str = ""
-    """Of the disk that the recipient must have; empty: any."""
+    """The directory id that the recipient's disk must have; empty: any."""
 
 
 # ---- writing
@@ -132,20 +132,22 @@ def is_hello(payload: memoryview) -> bool:
 
 def decode_hello(payload: memoryview) -> Hello:
     if not _HELLO.size <= len(payload) <= _HELLO.size + MAX_HELLO_TEXT_BYTES:
-        raise ProtocolError(f"a hello of {len(payload)} bytes")
+        raise ProtocolError(f"invalid hello of {len(payload)} bytes")
     _, protocol, sender, recipient = _HELLO.unpack_from(payload)
     if protocol != PROTOCOL:
-        raise ProtocolError(f"servers speak version {PROTOCOL} to each other here, this one speaks {protocol}")
+        raise ProtocolError(
+            f"this server speaks version {PROTOCOL} of the protocol between servers, the other one speaks {protocol}"
+        )
     try:
         texts = str(payload[_HELLO.size :], "utf-8").split(" ")
         return Hello(sender, recipient, *texts[:HELLO_TEXTS])
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"the text of a hello: {error}") from error
+        raise ProtocolError(f"invalid text in a hello: {error}") from error
 
 
 def sender_of(payload: memoryview) -> int:
     if len(payload) < _HEADER.size:
-        raise ProtocolError(f"a message between servers of {len(payload)} bytes")
+        raise ProtocolError(f"invalid message between servers: {len(payload)} bytes")
     return int(_HEADER.unpack_from(payload)[1])
 
 
@@ -155,11 +157,11 @@ def decode(payload: memoryview) -> Message:
         code, sender, recipient, term = _HEADER.unpack_from(payload)
         read = _READERS.get(code)
         if read is None:
-            raise ProtocolError(f"no message between servers has kind {code}")
-        _check(min(sender, recipient) >= 0 and term <= MAX_TERM, "a server or term out of range")
+            raise ProtocolError(f"{code} is not a kind of message between servers")
+        _check(min(sender, recipient) >= 0 and term <= MAX_TERM, "a server or term is out of range")
         message, end = read(payload, _HEADER.size, (sender, recipient, term))
     except (struct.error, ValueError) as error:
-        raise ProtocolError(f"a message between servers: {error}") from error
+        raise ProtocolError(f"invalid message between servers: {error}") from error
     _check(end == len(payload), f"{len(payload) - end} bytes follow it")
     return message
 
@@ -170,12 +172,12 @@ _Read = tuple[Message, int]
 
 def _check(holds: bool, complaint: str) -> None:
     if not holds:
-        raise ProtocolError(f"a message between servers: {complaint}")
+        raise ProtocolError(f"invalid message between servers: {complaint}")
 
 
 def _pre_vote(payload: memoryview, at: int, head: _Head) -> _Read:
     index, term = _TWO.unpack_from(payload, at)
-    _check(index <= MAX_INDEX and term <= MAX_TERM, "a place in the log out of range")
+    _check(index <= MAX_INDEX and term <= MAX_TERM, "a position in the log is out of range")
     return PreVote(*head, index, term), at + _TWO.size
 
 
@@ -185,7 +187,7 @@ def _pre_vote_response(payload: memoryview, at: int, head: _Head) -> _Read:
 
 def _request_vote(payload: memoryview, at: int, head: _Head) -> _Read:
     index, term, is_transfer = _VOTE.unpack_from(payload, at)
-    _check(index <= MAX_INDEX and term <= MAX_TERM, "a place in the log out of range")
+    _check(index <= MAX_INDEX and term <= MAX_TERM, "a position in the log is out of range")
     return RequestVote(*head, index, term, is_transfer), at + _VOTE.size
 
 
@@ -196,7 +198,7 @@ def _vote_response(payload: memoryview, at: int, head: _Head) -> _Read:
 def _append_entries(payload: memoryview, at: int, head: _Head) -> _Read:
     prev_index, prev_term, commit_index, count = _APPEND.unpack_from(payload, at)
     at += _APPEND.size
-    _check(max(prev_index, commit_index) <= MAX_INDEX and prev_term <= head[2], "a place in the log out of range")
+    _check(max(prev_index, commit_index) <= MAX_INDEX and prev_term <= head[2], "a position in the log is out of range")
     _check(count * _ENTRY.size <= len(payload) - at, f"{count} entries cannot be in it")
     entries: list[Entry] = []
     before = prev_term
@@ -217,14 +219,14 @@ def _append_entries(payload: memoryview, at: int, head: _Head) -> _Read:
 def _append_response(payload: memoryview, at: int, head: _Head) -> _Read:
     accepted, prev, match, conflict, conflict_term = _APPENDED.unpack_from(payload, at)
     in_range = max(prev, match, conflict) <= MAX_INDEX and conflict_term <= MAX_TERM
-    _check(in_range, "a place in the log out of range")
+    _check(in_range, "a position in the log is out of range")
     return AppendResponse(*head, accepted, prev, match, conflict, conflict_term), at + _APPENDED.size
 
 
 def _install_snapshot(payload: memoryview, at: int, head: _Head) -> _Read:
     index, term, offset, is_last, size = _SNAPSHOT.unpack_from(payload, at)
     at += _SNAPSHOT.size
-    _check(max(index, offset) <= MAX_INDEX and term <= head[2], "a place in the log out of range")
+    _check(max(index, offset) <= MAX_INDEX and term <= head[2], "a position in the log is out of range")
     _check(size <= len(payload) - at, f"{size} bytes of a snapshot cannot be in it")
     chunk = bytes(payload[at : at + size])
     configuration, at = _configuration(payload, at + size)
@@ -243,7 +245,7 @@ def _configuration(payload: memoryview, at: int) -> tuple[Configuration, int]:
 
 def _snapshot_response(payload: memoryview, at: int, head: _Head) -> _Read:
     index, offset = _TWO.unpack_from(payload, at)
-    _check(max(index, offset) <= MAX_INDEX, "a place in the log out of range")
+    _check(max(index, offset) <= MAX_INDEX, "a position in the log is out of range")
     return SnapshotResponse(*head, index, offset), at + _TWO.size
 
 

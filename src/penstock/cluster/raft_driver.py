@@ -53,7 +53,7 @@ class QuorumEvents(Protocol):
         ...
 
     def quorum_failed(self, error: Exception) -> None:
-        """This server receives no more changes: users of its state machine should stop."""
+        """This server receives no further changes: users of its state machine should stop."""
         ...
 
 
@@ -88,7 +88,7 @@ class RaftDriver:
         self._found = stored.snapshot
         self._known_index = self.core.node.log.last_index
         self.members = configuration.members
-        """Of the last committed configuration."""
+        """The members of the last committed configuration."""
 
         self._inbox: deque[Input] = deque()
         self._is_busy = False
@@ -251,8 +251,8 @@ class RaftDriver:
         if self._loop.time() >= self._next_complaint_s:
             self._next_complaint_s = self._loop.time() + COMPLAINT_S
             log.warning(
-                "node %d speaks of term %d of the metadata quorum, this node is in term %d: no quorum gets so far, "
-                "so it is not heard; look at that node's disk (%d such messages so far)",
+                "node %d sent a message of term %d of the metadata quorum, this node is in term %d: no quorum reaches "
+                "such a term, so the message is ignored; check that node's disk (%d such messages so far)",
                 message.sender,
                 message.term,
                 self.term,
@@ -302,7 +302,7 @@ class RaftDriver:
     def _leadership_changed(self, leadership: Leadership) -> None:
         role, term, leader = leadership
         if role is not Role.LEADER:
-            lost = ApiError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} does not lead the metadata quorum any more")
+            lost = ApiError(ErrorCode.NOT_CONTROLLER, f"node {self.node_id} no longer leads the metadata quorum")
             self._proposals.leadership_lost(lost)
             self._set_inactive()
         if role in (Role.FOLLOWER, Role.LEADER) and leader is not None:
@@ -372,7 +372,8 @@ def _first_voters(store: RaftStore, node_id: int, configured: tuple[int, ...]) -
         store.first_voters = known
     elif set(known) != set(configured):
         log.warning(
-            "controller.quorum.voters names %s, but the quorum began with %s and changes by adding and removing voters",
+            "controller.quorum.voters names %s, but the quorum began with %s and changes only when voters are added "
+            "or removed",
             list(configured),
             list(known),
         )

@@ -4,7 +4,7 @@ write.
 quorum-state                                    term and vote as JSON, with the names Kafka uses, and whether this disk
                                                 began empty and has not caught up (penstockIsNew)
 00000000000000001234-0000000007.checkpoint      a snapshot: index 1234 of term 7; a line of JSON, then the data
-0000....log                                     one batch an entry: offset = index - 1, leader epoch = term
+0000....log                                     one batch per entry: offset = index - 1, leader epoch = term
 
 Raft's own entries (no-op, configuration) have a record key with their kind; decisions have none, as before Raft.
 """
@@ -35,7 +35,7 @@ _CHECKPOINT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _KEYS = {EntryKind.NO_OP: b"no-op", EntryKind.CONFIGURATION: b"configuration"}
 _WITHOUT_QUORUM_STATE = (
     "without it this server could vote twice: restore it from a copy, or, where other voters have the metadata, remove "
-    "the server from the cluster and add it anew with an empty data directory"
+    "the server from the cluster and add it again with an empty data directory"
 )
 _KINDS = {key: kind for kind, key in _KEYS.items()}
 
@@ -97,14 +97,14 @@ def read_quorum_state(disk: Disk, directory: str) -> tuple[HardState, tuple[Node
 
 def missing_quorum_state(directory: str) -> str:
     """The file is written before the first entry of any term."""
-    return f"{directory}/{QUORUM_STATE} is missing, and the log beside it is of a quorum; {_WITHOUT_QUORUM_STATE}"
+    return f"{directory}/{QUORUM_STATE} is missing, but the log beside it belongs to a quorum; {_WITHOUT_QUORUM_STATE}"
 
 
 def impossible_term(directory: str, term: int) -> str:
     return (
-        f"{directory}: the log has entries of term {term}, which no quorum reaches, so it cannot be trusted: restore "
+        f"{directory}: the log has entries of term {term}, which no quorum can reach, so it cannot be trusted: restore "
         "the data directory from a copy, or, where other voters have the metadata, remove the server from the cluster "
-        "and add it anew with an empty data directory"
+        "and add it again with an empty data directory"
     )
 
 
@@ -148,5 +148,5 @@ def read_newest_checkpoint(disk: Disk, directory: str) -> Snapshot | None:
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} is damaged ({error}): restore it from a copy of the data directory, or remove the server from "
-            "the cluster and add it anew with an empty one"
+            "the cluster and add it again with an empty one"
         ) from error

@@ -126,7 +126,7 @@ class RaftStore:
         self._when_settled: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.is_stalled = False
-        """The disk is full, or no descriptor is free: nothing becomes stable until that is over."""
+        """The disk is full, or no descriptor is free: nothing becomes stable until that changes."""
 
     def attach(
         self,
@@ -171,7 +171,7 @@ class RaftStore:
 
     @property
     def _base_offset(self) -> int:
-        """Where an empty log continues."""
+        """The offset at which an empty log continues."""
         return self._snapshot.index if self._snapshot is not None else 0
 
     @property
@@ -210,7 +210,8 @@ class RaftStore:
         if not can_be_healed(last):
             raise StorageError(impossible_term(self.directory, last))
         log.warning(
-            "%s/%s has term %d, which no quorum reaches; it goes on in term %d. The log is of term %d, and whole",
+            "%s/%s has term %d, which no quorum can reach: continuing in term %d. The log ends in term %d and is "
+            "intact",
             DIRECTORY,
             QUORUM_STATE,
             term,
@@ -404,6 +405,6 @@ class RaftStore:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Earlier writes are not in doubt, and each of these conditions ends."""
+    """These conditions are temporary, and earlier writes are safe."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _PASSING

@@ -51,8 +51,8 @@ class RunningConfig:
             parse = BROKER_KEYS.key(name).parse
             if parse(own) != parse(agreed):
                 yield (
-                    f"{name}={own} in this node's settings does not count: the cluster has agreed on {name}={agreed}, "
-                    f"which holds on all nodes; change it there with: penstock configs set --all-brokers {name}={own}"
+                    f"{name}={own} in this node's settings has no effect: the cluster has {name}={agreed} for all "
+                    f"nodes; change it with: penstock configs set --all-brokers {name}={own}"
                 )
 
     def refresh(self) -> None:
@@ -66,7 +66,9 @@ class RunningConfig:
         try:
             changed = self._combine(cluster, broker)
         except ConfigError as error:
-            log.error("settings of the cluster do not go with this node's file, which stays in force: %s", error)
+            log.error(
+                "settings of the cluster contradict this node's file; this node keeps its previous settings: %s", error
+            )
             return
         self.current = changed
         for apply in self._subscribers:

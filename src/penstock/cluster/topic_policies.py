@@ -28,5 +28,5 @@ class ConfiguredPolicies:
 
 
 def is_durable(config: TopicConfig) -> bool:
-    """Acknowledged records are on the disk, so a crash does not lose them."""
+    """Whether acknowledged records are on the disk, so that a crash does not lose them."""
     return config.flush_messages <= 1

@@ -88,10 +88,10 @@ class VoterDecisions:
         try:
             await self._quorum.change_membership(Change.REMOVE_OBSERVER, node)
         except ApiError as error:
-            log.warning("node %d is an observer that nobody knows: %s", node, error)
+            log.warning("node %d stays an observer although it was not added as a voter: %s", node, error)
 
     def _check_may_be_added(self, voter_id: int, asked: str) -> str:
-        """The directory id that it must have, if known: the others compare it with the registered one."""
+        """The directory id that the voter must have, if known: the other voters compare it with the registered one."""
         self._agreement.check_active()
         if voter_id in self._voters:
             raise ApiError(ErrorCode.DUPLICATE_VOTER, f"node {voter_id} is a voter already")
@@ -111,7 +111,8 @@ class VoterDecisions:
         self._check_is_voter(voter_id, directory_id)
         known = self.image.peers.get(voter_id)
         if voter_id == self._node_id and not any(directory_id):
-            # Nothing distinguishes it from another node with its id: it would refuse itself.
+            # Without a directory id it cannot be distinguished from another node with its id, and it refuses
+            # connections to itself.
             if known not in addresses:
                 await self._move_voter(voter_id, directory_id, addresses[0])
             return
@@ -124,7 +125,7 @@ class VoterDecisions:
                 await self._move_voter(voter_id, directory_id, address)
                 return
             reasons.append(why)
-        log.warning("voter %d says that it has moved, and is not found there: %s", voter_id, "; ".join(reasons))
+        log.warning("voter %d reported a new address, but is not found there: %s", voter_id, "; ".join(reasons))
         raise ApiError(ErrorCode.INVALID_REQUEST, "; ".join(reasons))
 
     async def _move_voter(self, voter_id: int, directory_id: bytes, address: Address) -> None:
@@ -153,13 +154,15 @@ class VoterDecisions:
         await self._forget_address(voter_id)
 
     async def _forget_address(self, node: int) -> None:
-        """Of a node that does not vote. If this fails, nothing breaks: the registration counts."""
+        """Forget the voter address of a node that does not vote. If this fails, nothing breaks: the registration
+        counts.
+        """
         try:
             async with self._agreement.turn:
                 if self._agreement.is_active and node not in self._voters:
                     await self._agreement.commit(self.address_removed(node))
         except ApiError as error:
-            log.info("the address that node %d had as a voter is still in the metadata: %s", node, error)
+            log.info("the voter address of node %d could not be removed from the metadata: %s", node, error)
 
     def address_removed(self, node: int) -> list[MetadataRecord]:
         return [PeerAddressRemoved(node)] if node in self.image.peers and node not in self._voters else []

@@ -227,8 +227,8 @@ class BrokerConfig(NamedTuple):
         """Read a properties file (or none) and flags; flags win. Also returns warnings about ignored settings.
 
         `environ` and `working_directory` resolve a relative data directory, `~` and the default directory; a process
-        takes both from `runtime.surroundings`. `source` tells errors where `overrides` come from. `strict` refuses
-        unknown names instead of warning.
+        takes both from `runtime.surroundings`. `source`: the origin of `overrides`, for error messages. `strict`
+        refuses unknown names instead of warning.
         """
         overrides = overrides or {}
         given = dict(_WITHOUT_FILE) if path is None else _read_file(path)
@@ -362,7 +362,7 @@ def _node(settings: Settings) -> dict[str, Any]:
         )
     voters = parse_voters(cast(tuple[str, ...], settings.value("controller.quorum.voters")))
     if len({voter.node_id for voter in voters}) != len(voters):
-        raise ConfigError("controller.quorum.voters names a node twice: give each voter an id of its own")
+        raise ConfigError("controller.quorum.voters names a node twice: give each voter its own id")
     if len(voters) == 1 and voters[0].node_id != node_id and not settings.value("controller.quorum.bootstrap.servers"):
         raise ConfigError(
             f"controller.quorum.voters names node {voters[0].node_id}, but node.id is {node_id}: use the same number, "

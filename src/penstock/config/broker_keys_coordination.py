@@ -110,6 +110,6 @@ COORDINATION_ROWS: tuple[Row, ...] = (
     ("transaction.state.log.num.partitions", "int", "50", "1..", "re", "Partitions of the transaction topic."),
     ("transaction.state.log.replication.factor", "short", "3", "1..", "re", "Replicas of the transaction topic."),
     ("transaction.state.log.segment.bytes", "int", "104857600", "1..", "re", "Segment size of the transaction topic."),
-    ("transaction.two.phase.commit.enable", "boolean", "true", "", "re", "Whether producers may begin transactions that an outside coordinator decides (KIP-939): they have no time-out."),
+    ("transaction.two.phase.commit.enable", "boolean", "true", "", "re", "Whether producers may begin transactions that an outside coordinator decides (KIP-939): they have no timeout."),
     ("transactional.id.expiration.ms", "int", "604800000", "1..", "re", "Time after which an unused transactional id expires."),
 )

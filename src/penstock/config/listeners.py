@@ -60,7 +60,7 @@ def parse_endpoints(setting: str, items: Sequence[str]) -> tuple[Endpoint, ...]:
         if not 0 <= port <= 65535:
             raise ConfigError(f"{setting}: port {port} of {name} is out of range: use one from 0 to 65535")
         if name in endpoints:
-            raise ConfigError(f"{setting}: {name} is listed twice: give each listener a name of its own")
+            raise ConfigError(f"{setting}: {name} is listed twice: give each listener its own name")
         _check_host(setting, match[2] or match[3])
         endpoints[name] = Endpoint(name, match[2] or match[3], port)
     addresses: set[tuple[str, int]] = set()

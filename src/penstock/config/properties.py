@@ -2,7 +2,7 @@
 
 Must not know: settings. Comments start with # or !. A key ends at the first unescaped
 =, : or blank. A line that ends in an odd number of backslashes continues on the next line.
-\\uXXXX, \\t, \\n, \\r and \\f are characters. If two keys are equal, the last one wins.
+\\uXXXX, \\t, \\n, \\r and \\f are characters. If a key is repeated, the last value wins.
 """
 
 from __future__ import annotations

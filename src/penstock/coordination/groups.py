@@ -44,12 +44,14 @@ class GroupKind:
         return GroupShard(self.settings, ImageTopics(self._image), self.consumer_settings)
 
     def first_decisions(self) -> Sequence[News[GroupShard]]:
-        """The second drops offsets of topics that were deleted just before a crash, or while the log was loaded."""
+        """The second decision drops offsets of topics that were deleted just before a crash, or while the log was
+        loaded.
+        """
         exists = self._image.topics.__contains__
         return GroupShard.loaded, lambda shard, now_ms: shard.forget_earlier_topics(now_ms, exists)
 
     def carry_out(self, deed: Any, hosted: HostedShard[GroupShard]) -> None:
-        raise AssertionError(f"groups have no deeds: {deed!r}")
+        raise AssertionError(f"unexpected deed of a group shard: {deed!r}")
 
 
 class GroupCoordinator:
@@ -79,7 +81,7 @@ class GroupCoordinator:
         return list(found)
 
     def topic_deleted(self, name: str) -> None:
-        """Its committed offsets are deleted too."""
+        """A topic was deleted: delete its committed offsets, too."""
         self._host.topic_deleted(name)
         for hosted in self._host:
             hosted.tell(lambda shard, now_ms: shard.topics_deleted([name], now_ms))

@@ -4,8 +4,8 @@ Everything runs on the loop, so operations are serial: the records of one operat
 next operation starts. A reply waits until the log is committed up to its end at the time of the decision. So no reply
 reveals a state that a crash could take back, whether it depends on the client's own commit or another one.
 
-If records cannot be appended although the group has moved on in memory, or a decision fails half way, the shard is
-reloaded from the log, and waiting requests fail so that their clients look for the coordinator again.
+If a decision fails half way, or its records cannot be appended after the state in memory has changed, the shard is
+reloaded from the log. Waiting requests fail, so that their clients look for the coordinator again.
 
 A shard lives while its partition is led here (`shard_host.ShardHost` handles that); `core.shard.hosting` has the table
 of its states. The differences between groups and transactions are in a `ShardKind`. The log found at the election was
@@ -61,9 +61,9 @@ _REFUSALS: Final = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-# The records are in the log; they may be committed once there are enough replicas again.
+# The records are in the log, and may be committed when there are enough replicas again.
 _UNDECIDED: Final = frozenset((ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-# A producer is refused, and the shard is well.
+# Only the producer is refused; the shard continues.
 _OF_PRODUCERS: Final = frozenset(
     (
         ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -177,7 +177,7 @@ class HostedShard(Generic[S]):
 
     @property
     def is_current(self) -> bool:
-        """Whether the shard serves or is about to, and the log contains all of its state."""
+        """Whether the shard serves requests or is about to, and the log contains all of its state."""
         is_whole = self._end <= self.partition.log.log_end_offset
         return is_whole and self._state in ABOUT_TO_SERVE
 
@@ -218,7 +218,7 @@ class HostedShard(Generic[S]):
             self._serve()
         except CorruptBatch as error:
             self._not_loaded(error)
-            self.partition.report_damage(error.path)  # other replicas may be sound, and lead
+            self.partition.report_damage(error.path)  # other replicas may be intact, and lead
             return
         except (StorageError, OSError) as error:
             self._not_loaded(error)
@@ -256,7 +256,7 @@ class HostedShard(Generic[S]):
             reached = self._when_reached(end)
 
     def _not_loaded(self, error: Exception) -> None:
-        log.critical("%r could not be loaded, its %ss are not served: %s", self, self._kind.noun, error)
+        log.critical("%r could not be loaded, so its %ss are not served: %s", self, self._kind.noun, error)
         self._loading = None
         self._end_life(Input.NOT_LOADED, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -293,7 +293,7 @@ class HostedShard(Generic[S]):
             try:
                 record = decode()
             except StorageError as error:
-                log.error("%r: ignored: %s", self, error)
+                log.error("%r: a record is ignored: %s", self, error)
             else:
                 if record is not None:
                     records.append(record)
@@ -360,7 +360,7 @@ class HostedShard(Generic[S]):
             self._apply(decision(self.shard, self._look_at_clocks()))
         except Exception as error:
             # After a defect the state is unknown: parked requests may already be removed from their members.
-            log.exception("%r: a decision failed, its %ss are loaded anew from the log", self, self._kind.noun)
+            log.exception("%r: a decision failed, reloading its %ss from the log", self, self._kind.noun)
             if token is not None:
                 self._fail(token, error.code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR)
             self._reload(ErrorCode.NOT_COORDINATOR)
@@ -378,7 +378,7 @@ class HostedShard(Generic[S]):
                     self._append(outcome.records, outcome.producer)
             except (StorageError, ApiError) as error:
                 self._not_appended(outcome, error)
-                self._schedule()  # timers of the decision, that try it again
+                self._schedule()  # timers that the decision set, to try again
                 return
             for record in outcome.records:
                 self.shard.replay(record)
@@ -401,7 +401,7 @@ class HostedShard(Generic[S]):
     def _carry_out(self, life: int, end: int, deeds: list[object], code: ErrorCode) -> None:
         """Waits as long as needed until the records below `end` are committed, while this broker leads."""
         if life != self._life:
-            return  # the next load of the log finds them due
+            return  # they are still due after the next load of the log
         if code in _UNDECIDED:
             self._loop.call_later(RETRY_S, self._carry_out, life, end, deeds, ErrorCode.NONE)
         elif code is not ErrorCode.NONE:

@@ -28,7 +28,7 @@ Records = dict[bytes, bytes | None]
 class Pending(NamedTuple):
     value: bytes | None
     base_offset: int
-    """Of its batch."""
+    """The base offset of its batch."""
 
 
 class Latest:
@@ -63,7 +63,7 @@ class Latest:
                 self._set(key, value, base_offset)
 
     def _set(self, key: bytes, value: bytes | None, base_offset: int) -> None:
-        """This value counts; earlier pending values never will."""
+        """This value counts; earlier pending values are void."""
         self.records.pop(key, None)  # ordered by the last occurrence
         self.records[key] = value
         for pending in self._open.values():

@@ -39,9 +39,10 @@ class MarkerWriter:
     async def write_all(
         self, marker: Marker, places: frozenset[Place], patience_s: float | None = None
     ) -> dict[Place, ErrorCode]:
-        """Appended to all before the first is waited for. Returns when each is committed, or cannot be.
+        """Append the marker to all partitions, then wait. Returns when each marker is committed or has failed.
 
-        After `patience_s` what is not committed is REQUEST_TIMED_OUT: it stays in the log, and is sent again.
+        A marker that is not committed after `patience_s` gets REQUEST_TIMED_OUT: it stays in the log, and is sent
+        again.
         """
         waits: dict[Place, asyncio.Future[ErrorCode]] = {}
         for place in sorted(places):

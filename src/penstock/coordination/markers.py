@@ -1,11 +1,11 @@
 """Sends the markers of decided transactions to the leaders of their partitions.
 
-A marker is tried until its partition has it, or is deleted, or another coordinator has taken over. Markers for another
+A marker is sent until its partition has it, or is deleted, or another coordinator has taken over. Markers for another
 broker travel together, one request at a time, so no request overtakes another. A partition whose leader is this broker
 gets its markers without a detour, and no transaction waits there for another one's replicas.
 
 Must not know: why a transaction ended. Invariants: `written` is called once for every partition of a transaction; the
-markers of a former leadership of the coordinator are not sent any more (`MarkerTask.is_wanted`).
+markers of a former leadership of the coordinator are no longer sent (`MarkerTask.is_wanted`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MarkerTask(NamedTuple):
     due: MarkersDue
     coordinator_epoch: int
     is_wanted: Callable[[], bool]
-    """False once the deciding leadership is over: then the next leader sends the markers."""
+    """False once this coordinator is no longer the leader: then the next leader sends the markers."""
     written: Callable[[frozenset[Place]], None]
 
 
@@ -101,7 +101,7 @@ class MarkerSender:
         self._waiting.clear()
 
     def _route(self, task: MarkerTask, places: frozenset[Place], pause_s: float = RETRY_S) -> None:
-        """`pause_s`: until partitions without a leader are looked at again."""
+        """`pause_s`: the pause before partitions without a leader are checked again."""
         if self._is_stopped or not task.is_wanted():
             return
         by_broker: dict[int, set[Place]] = {}
@@ -123,7 +123,7 @@ class MarkerSender:
         if unled:
             self._later(task, frozenset(unled), pause_s)
         if gone:
-            log.info("%s: %s deleted, no marker is needed there", task.due.transactional_id, _named(gone))
+            log.info("%s: %s was deleted, so it needs no marker", task.due.transactional_id, _named(gone))
             task.written(frozenset(gone))
 
     def _later(self, task: MarkerTask, places: frozenset[Place], pause_s: float) -> None:
@@ -150,7 +150,7 @@ class MarkerSender:
                     await self._deliver(broker, some)
                 some = []
         finally:
-            # After a defect no marker may be lost: a missing marker blocks its partition for ever.
+            # A defect must not lose a marker: a missing marker blocks its partition for ever.
             for one in (*some, *self._waiting.pop(broker, ())):
                 self._later(one.task, one.places, LONGEST_RETRY_S)
             self._workers.pop(broker, None)
@@ -193,7 +193,7 @@ class MarkerSender:
         over = {place for place in one.places if codes.get(place) in OVER}
         if over:
             log.info(
-                "%s: %s: the marker for %s is refused (%s), another coordinator has ended this transaction",
+                "%s: %s: the marker for %s is refused (%s): another coordinator has ended this transaction",
                 one.task.due.transactional_id,
                 f"broker {broker}",
                 _named(over),
@@ -212,7 +212,7 @@ class MarkerSender:
         try:
             answer = await self._peers.ask(broker, Api.WRITE_TXN_MARKERS, request, WriteTxnMarkersResponse, TIMEOUT_S)
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
-            log.debug("markers for broker %d are sent again: %s", broker, error)
+            log.debug("markers for broker %d will be sent again: %s", broker, error)
             return [{} for _ in some]
         # In the order of the request: it may contain a producer id twice.
         return [

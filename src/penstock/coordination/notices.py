@@ -1,7 +1,7 @@
 """Log lines about groups, limited so that a client that keeps creating, joining or leaving groups cannot fill the log.
 
 Each interval has a maximum number of lines; suppressed lines are counted, and the next line gives the count. Idle
-groups get one line an interval: a hundred of them are one client's mistake, and one line shows it.
+groups get one line per interval: a hundred of them are one client's mistake, and one line is enough.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S: Final = 10.0
 LINES: Final = 50
-"""Lines each interval: a broker that takes over many groups logs some for each."""
+"""Lines per interval: a broker that takes over many groups logs some lines for each."""
 
 
 class Notices:
@@ -27,7 +27,7 @@ class Notices:
             self._rebalances.say(line)
 
     def say_of_idle(self, lines: Iterable[str]) -> None:
-        """About groups that have nothing to read."""
+        """For groups that have nothing to read."""
         for line in lines:
             self._idle.say(line)
 

@@ -36,7 +36,8 @@ class RegexMatching:
         return all(topic_regex.is_prepared(regex, names, version) for regex in regexes)
 
     async def prepare(self, regexes: list[str]) -> None:
-        """Topics may be created meanwhile: after some rounds the rest is matched when the group needs it.
+        """Topics may be created meanwhile. After some rounds, the remaining topics are matched when the group needs
+        them.
 
         Raises COORDINATOR_LOAD_IN_PROGRESS if the process is lost: the member tries again.
         """

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 LEAST_SEGMENT_BYTES: Final = 1 << 20
 BROKERS_GRACE_S: Final = 5.0
-"""A starting cluster has few brokers at first, and the topic would keep that replication factor."""
+"""How long to wait for brokers: a starting cluster has few at first, and the topic would keep that replication
+factor."""
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard)
@@ -146,7 +147,7 @@ class ShardHost(Generic[S]):
         shard.stop(ErrorCode.NOT_COORDINATOR)
         level = logging.INFO if count else logging.DEBUG  # most of fifty shards are empty, and all move at a restart
         noun = f"{self._kind.noun}{'s' * (count != 1)}"
-        log.log(level, "%r with %d %s is no longer coordinated here: %s", shard, count, noun, why)
+        log.log(level, "%r with %d %s is no longer coordinated by this broker: %s", shard, count, noun, why)
 
     def stop(self) -> None:
         """Call before connections are drained: waiting requests get an answer now."""
@@ -191,8 +192,8 @@ class ShardHost(Generic[S]):
             if now - self._first_asked_at < BROKERS_GRACE_S:
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"only {live} broker(s) are up yet")
             log.warning(
-                "%s is created with %d replica(s) instead of %d, since so many brokers are up; that stays so until its "
-                "partitions are reassigned (penstock cluster reassign)",
+                "%s is created with %d replica(s) instead of %d, because only so many brokers are up; to change that "
+                "later, reassign its partitions (penstock cluster reassign)",
                 self.topic,
                 max(live, 1),
                 wanted,
@@ -202,7 +203,7 @@ class ShardHost(Generic[S]):
     def _created(self, task: asyncio.Task[None]) -> None:
         self._creating = None
         if not task.cancelled():
-            task.exception()  # the awaiting caller has it too
+            task.exception()  # the waiting caller gets the error, too
 
     def topic_deleted(self, name: str) -> None:
         if name == self.topic:

@@ -36,7 +36,7 @@ AGAIN: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator has not heard of it yet
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # the coordinator does not know the partition yet
     )
 )
 
@@ -56,7 +56,7 @@ class Verifier:
 
     @property
     def is_on(self) -> bool:
-        """If off, partitions are still added for version 2; versions 0 and 1 are trusted."""
+        """If off, partitions are still added for version 2; clients of versions 0 and 1 are trusted."""
         return self._running.current.transaction_partition_verification_enable
 
     async def verify(self, request: AddRequest, patience_s: float = LONGEST_S) -> dict[Place, ErrorCode]:

@@ -7,7 +7,7 @@ A connection is in one of these states:
     busy        the gateway works on an answer
 
 When all places are taken, a new connection replaces the one that has waited longest for its caller. So callers that
-send nothing cannot keep others out. If all connections are busy, the new one is refused.
+send nothing cannot keep others out. If all connections are busy, the new connection is refused.
 
 Must not know: the protocol, how a connection is closed.
 """
@@ -51,7 +51,7 @@ class Crowd(Generic[C]):
         return gone
 
     def begins(self, connection: C, now_s: float) -> None:
-        """The first part of a request has arrived. Later parts do not extend its time."""
+        """The first part of a request has arrived. Later parts do not extend its deadline."""
         if connection not in self._beginning:
             self.left(connection)
             self._beginning[connection] = now_s
@@ -93,7 +93,7 @@ def families(crowds: list[Crowd[C]]) -> list[Family]:
         ),
         counter(
             "penstock_gateway_connections_closed_total",
-            "Connections that the gateway closed: too slow (timeout), or all places were taken (full).",
+            "Connections that the gateway closed: the caller was too slow (timeout), or the limit was reached (full).",
             ("protocol", "reason"),
             [
                 ((crowd.name, reason), number)

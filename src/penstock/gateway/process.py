@@ -1,4 +1,4 @@
-"""The gateway's process: serves both protocols on inherited sockets until its broker stops it or dies.
+"""The gateway's process: serves both protocols on inherited sockets until its broker stops the process or dies.
 
     plan        the broker's address and the inherited descriptors
     lifeline    one end of a socket pair. A byte means an orderly stop. The end of the stream means that the broker

@@ -179,7 +179,7 @@ class NotCached(StorageError):
 
 
 class RecordsMissing(StorageError):
-    """A log ends before its stable records do."""
+    """A log ends before the end of its stable records."""
 
 
 class ForeignDirectory(StorageError):

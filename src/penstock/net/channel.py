@@ -122,7 +122,7 @@ class SocketChannel:
         if not self._writing:
             self._write()
         elif self.queued_bytes > HIGH_WATER_BYTES:
-            # Noted here too: one write may go from above the mark to below half of it.
+            # Checked here, too: one write may take the queue from above the mark to below half of it.
             self._was_full = True
 
     def _write(self) -> None:

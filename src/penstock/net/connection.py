@@ -43,7 +43,7 @@ _SIZE_AND_KEY = Struct(">ih")
 _SIZE = Struct(">i")
 MIN_FRAME_BYTES = 8  # api key, version, correlation id
 
-OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: enough to tell a frame from garbage
+OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: enough to distinguish a frame from garbage
 
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
@@ -167,7 +167,7 @@ class Connection:
         self._queued_before = 0
         self.is_closed = False
         self.is_draining = False
-        self.is_peer = False  # a node that has proved to be of this cluster: see `api.handlers.introduction`
+        self.is_peer = False  # a node that has proved its membership in this cluster: see `api.handlers.introduction`
         self._refusal: Exception | None = None
         self.last_active = loop.time()
         self.id = ""
@@ -198,7 +198,7 @@ class Connection:
         self._handler = handler
 
     def hold(self) -> None:
-        """Passes on nothing more until everything in flight is answered."""
+        """Passes on no further requests until everything in flight is answered."""
         self._exclusive = True
 
     # -- bytes in -----------------------------------------------------------------------
@@ -243,7 +243,9 @@ class Connection:
             size, key = _SIZE_AND_KEY.unpack_from(view, start)
             limit = largest if self.is_peer else frame_limits.get(key, other_limit)
             if key >= PRIVATE_KEYS_FROM and not self.is_peer and MAX_STRANGER_FRAME_BYTES < size <= largest:
-                raise Stranger(f"a private frame of {size} bytes before the cluster's secret was shown")
+                raise Stranger(
+                    f"a private request of {size} bytes on a connection that has not presented the cluster's secret"
+                )
             if size < MIN_FRAME_BYTES or size > limit:
                 raise ProtocolError(_no_frame(bytes(view[start : start + 6]), size, key, limit))
             if available < 4 + size:

@@ -162,7 +162,7 @@ class Listener:
         """Whether one more connection from this address is within the bounds."""
         if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
             return True
-        self._note_refusal(ip, "the limit of connections is reached")
+        self._note_refusal(ip, "the connection limit is reached")
         return False
 
     def _note_refusal(self, ip: str, reason: str) -> None:
@@ -236,7 +236,7 @@ class Listener:
                 connection.abort()
         # After idle buffers were freed, since a connection with only idle buffers delays nobody.
         for late in self._limits.memory.late():
-            late.abort(ProtocolError("its request holds memory that others wait for, and does not become complete"))
+            late.abort(ProtocolError("its incomplete request holds memory that other connections wait for"))
 
     def stop_accepting(self) -> None:
         for sock in self._sockets:

@@ -34,7 +34,7 @@ class RequestMemory:
         self._now = now
         self._held: dict[Holder, int] = {}
         self._since: dict[Holder, float] = {}
-        """The seconds of shortage so far when the holder last finished a request, or began to hold memory."""
+        """The total seconds of shortage when the holder last finished a request, or began to hold memory."""
         self._shortage_before_s = 0.0
         self._short_since = 0.0
         self._waiting: dict[Holder, int] = {}

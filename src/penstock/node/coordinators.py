@@ -29,7 +29,7 @@ class Coordinators:
         record_workers: RecordWorkers,
         peers: Callable[[frozenset[Api]], PeerRequests],
     ) -> None:
-        """`peers`: markers have connections of their own. Other brokers may wait for them with a question."""
+        """`peers`: connections for markers alone, so that markers and other requests do not wait for each other."""
         node_id = around.running.current.node_id
         self._peers = peers(MARKERS), peers(QUESTIONS)
         to_leaders, to_coordinators = self._peers

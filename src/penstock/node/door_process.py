@@ -25,7 +25,7 @@ STARTING_S = 5.0
 
 
 def _most_connections() -> tuple[int, int]:
-    """No more than there are descriptors for: one accepted connection too many would fail for both listeners."""
+    """Limited by the file descriptors: without a free one, both listeners would fail to accept connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -93,7 +93,7 @@ class Doors:
             except ConfigError as error:
                 if not tries_left or not _is_taken(error):
                     raise ConfigError(
-                        f"penstock.{name}.listener: {error}, or leave the setting empty to keep this door closed"
+                        f"penstock.{name}.listener: {error}, or leave the setting empty to turn this listener off"
                     ) from error
             await asyncio.sleep(BIND_PAUSE_S)
         raise AssertionError("unreachable")
@@ -172,7 +172,7 @@ class Doors:
         self._metrics_task.add_done_callback(self._metrics_ended)
         self._started_at = self._loop.time()
         self._loop.add_reader(ours, self._ended)
-        log.debug("doors: process %d started", self._process.pid)
+        log.debug("gateway: process %d started", self._process.pid)
 
     def _metrics_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -195,7 +195,7 @@ class Doors:
         if self._loop.time() - self._started_at >= LIVED_S:
             self._pause_s = 0.0
         self._pause_s = min(self._pause_s * 2 or FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        log.error("doors: process ended with code %d; the doors open again in %.1f s", code, self._pause_s)
+        log.error("gateway: process ended with code %d; it can start again in %.1f s", code, self._pause_s)
         self._timer = self._loop.call_later(self._pause_s, self._wait_for_a_knock)
 
     def _drop_lifeline(self) -> None:
@@ -207,7 +207,7 @@ class Doors:
     # # -- stop ---------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Open requests get a moment to end; the ports are free afterwards."""
+        """Requests in progress get a moment to end. Afterwards the ports are free."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -228,7 +228,7 @@ class Doors:
         deadline = self._loop.time() + STOP_TIMEOUT_S
         while process.poll() is None:
             if self._loop.time() > deadline:
-                log.warning("doors: process %d does not end, killing it", process.pid)
+                log.warning("gateway: process %d does not end, killing it", process.pid)
                 process.kill()
                 deadline += STOP_TIMEOUT_S
             await asyncio.sleep(REAP_PAUSE_S)

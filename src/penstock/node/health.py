@@ -41,26 +41,26 @@ def _problem(node: Node) -> str:
     if node.is_stopping:
         return "this broker is stopping"
     if quorum.failure is not None:
-        return f"this broker takes no part in the metadata quorum any more: {quorum.failure}"
+        return f"this broker no longer takes part in the metadata quorum: {quorum.failure}"
     if quorum.leader_id is None:
         return _no_leader(node)
     if not node.config.is_clustered:
         return ""
     own = node.image.brokers.get(node.config.node_id)
     if lifecycle.is_fenced or own is None or own.is_fenced:
-        return "this broker is fenced: the controller has given it up, or has not let it in yet; its log says why"
+        return "this broker is fenced: the controller considers it down, or has not unfenced it yet; its log says why"
     if not lifecycle.may_lead():
         return (
-            f"the controller, node {quorum.leader_id}, has answered no heartbeat of this broker for "
+            f"the controller, node {quorum.leader_id}, has not answered a heartbeat of this broker for "
             f"{lifecycle.unanswered_s:.0f} s"
         )
     return ""
 
 
 def _no_leader(node: Node) -> str:
-    """Also during an election, which takes a second or two."""
+    """The sentence for a quorum without a leader. Also shown during an election, which takes a second or two."""
     quorum, links = node.membership.quorum, node.membership.links
     voters = quorum.voters
     away = [str(voter) for voter in voters if voter != quorum.node_id and not links.is_up(voter)]
     sentence = f"the metadata quorum has no leader: {len(voters) // 2 + 1} of its {len(voters)} voters must be up"
-    return f"{sentence}; this broker does not reach {', '.join(away)}" if away else sentence
+    return f"{sentence}; this broker cannot reach {', '.join(away)}" if away else sentence

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 INCARNATION_BYTES = 16
 SUSPECTED_S = 1.0
-OPENING_AT_MOST_S = 2.0  # how long a controller may take to serve before it hands over
+OPENING_AT_MOST_S = 2.0  # how long a controller may start without serving before it hands over
 SHORTEST_ELECTION_TIMEOUT_MS = 50
 NEVER_VOTED_KEY = "penstock.voter.never.voted"
 
@@ -220,10 +220,11 @@ class Membership:
             )
 
     def _pass_on(self) -> None:
-        """The controller should be a node that serves: while this one opens its logs, it cannot answer admin clients.
+        """Hand the controller over to a node that serves: while this node opens its logs, it cannot answer admin
+        clients.
 
-        Once only: after a restart of all nodes, the metadata lists brokers as live that are still opening their logs,
-        and the controller that is to find that out must stay.
+        Only once: after a restart of all nodes, the metadata lists brokers as live that are still opening their logs.
+        The next controller has to find that out, so it must stay.
         """
         if self._is_serving or not self._config.is_clustered or not self.quorum.is_active:
             return
@@ -231,7 +232,7 @@ class Membership:
             return
         serving = [broker for broker in self.image.live_brokers() if broker != self._config.node_id]
         if serving and self._passing_on is None:
-            log.info("a node that already serves shall be the controller until this one does")
+            log.info("handing the controller over to a node that already serves")
             self._passing_on = self._loop.create_task(self.quorum.hand_over(serving))
 
     async def join(self, for_clients: Sequence[type[Handler]]) -> None:
@@ -249,8 +250,8 @@ class Membership:
             self._telling = self._loop.create_task(telling)
 
     def _serve_peers(self, for_clients: Sequence[type[Handler]]) -> None:
-        """Before this node can serve clients: they learn that it is a broker, other requests close the connection, and
-        they try again.
+        """Before this node serves clients, it tells them only that it is a broker. Other requests close the connection,
+        so that clients try again.
         """
         api_versions = ApiVersionsHandler(self.image, lambda: self.quorum.applied_index, for_clients)
         nodes = Dispatcher(
@@ -278,13 +279,15 @@ class Membership:
         if said == own:
             self._store.trust_empty_disk()
             log.warning(
-                "%s: this voter votes with an empty disk, as the operator says that it never ran", NEVER_VOTED_KEY
+                "%s: this voter votes with an empty disk: the operator has confirmed that it never ran", NEVER_VOTED_KEY
             )
         else:
-            log.warning("%s=%s is of another data directory, this one is %s: ignored", NEVER_VOTED_KEY, said, own)
+            log.warning(
+                "%s=%s names another data directory and is ignored; this directory is %s", NEVER_VOTED_KEY, said, own
+            )
 
     def writing_since_s(self) -> float | None:
-        """When the current write of a term, vote or snapshot began."""
+        """The start time of the current write of a term, vote or snapshot."""
         return self._store.waiting_since_s() if self._closing_since_s is None else self._closing_since_s
 
     def serve(self, dispatcher: Dispatcher) -> None:
@@ -298,12 +301,12 @@ class Membership:
 
     @property
     def private_handlers(self) -> list[PrivateHandler]:
-        """A single node has no peers, so no node may introduce itself as one."""
+        """A single node has no peers: no other node may introduce itself."""
         return [self.raft_handler, self._introductions] if self._config.is_clustered else [self.raft_handler]
 
     def suspects(self) -> list[int]:
-        """Brokers that count as live although their connection here broke a moment ago: the controller is about to
-        decide. Otherwise empty.
+        """Brokers that still count as live although their connection broke a moment ago: the controller will decide
+        soon.
         """
         if not self._config.is_clustered:
             return []
@@ -317,7 +320,7 @@ class Membership:
         ]
 
     def is_cut_off(self) -> bool:
-        """The quorum is silent, and some peer does not answer at all: this node's metadata may be outdated."""
+        """The quorum is silent, and at least one peer does not answer: this node's metadata may be outdated."""
         return self._config.is_clustered and not self.lifecycle.may_lead() and self.links.has_silent_peer
 
     # # -- events -------------------------------------------------------------------------
@@ -364,11 +367,11 @@ class Membership:
     # # -- stop ---------------------------------------------------------------------------
 
     async def leave(self) -> None:
-        """Have leaders moved to other brokers first, if there are any."""
+        """If there are other brokers, first move leaders to them."""
         if any(broker != self._config.node_id for broker in self.image.live_brokers()):
             log.info("moving leaders to other brokers")
             await self.lifecycle.leave()
-            await self.quorum.hand_over()  # before listeners close and messages stop arriving
+            await self.quorum.hand_over()  # needs messages from other nodes: before the listeners close
 
     async def close(self) -> None:
         for task in (self._passing_on, self._telling):
@@ -381,7 +384,8 @@ class Membership:
         await self.quorum.stop()
         self._closing_since_s = self._loop.time()
         try:
-            await self._lane.workers.run(self._store.close)  # it syncs: the loop must see whether the disk hangs
+            # closing syncs the log: the loop must see whether the disk hangs
+            await self._lane.workers.run(self._store.close)
         finally:
             self._closing_since_s = None
 

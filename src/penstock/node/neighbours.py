@@ -1,7 +1,8 @@
 """This node's connections to the other nodes: their addresses, the expected disks, and which nodes to drop.
 
 Every change of the metadata, the members or the leader may change the addresses (`learn`). A voter whose address in the
-log differs from its listener reports it to the controller (`tell`). Must not know: the content of Raft messages.
+log differs from its listener reports its new address to the controller (`tell`). Must not know: the content of Raft
+messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Address: TypeAlias = tuple[str, int]
 TELL_PAUSE_S = 1.0
 LONGEST_TELL_PAUSE_S = 60.0
 SETTLED_S = 5.0
-"""After a start: other voters may have moved as well and are about to report that."""
+"""The wait after a start: other voters may have new addresses, too, and report them soon."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class Neighbours:
         self._learn_of(node)
 
     def left_by(self, node: int) -> None:
-        """Its last connection closed. If it is alive, it introduces itself again."""
+        """The last connection of this node has closed. If the node is alive, it introduces itself again."""
         self._addresses.forget(node)
 
     def learn(self) -> None:
@@ -53,7 +54,7 @@ class Neighbours:
         for node in dict.fromkeys((*self._addresses.known, *members, *self._links.peers)):
             is_gone = node not in members and node != leader and self._addresses.registered(node) is None
             if is_led and is_gone:
-                self._links.forget(node)  # its greeting is kept: it introduces itself only once
+                self._links.forget(node)  # keep what it said: a node introduces itself only once
             else:
                 self._learn_of(node)
 
@@ -64,22 +65,25 @@ class Neighbours:
     # # -- disks --------------------------------------------------------------------------
 
     def directory_of_voter(self, node: int) -> str:
-        """The disk a voter must have to get messages: the registered one, which stays the same while it votes.
+        """A voter gets messages only if it has this disk: the registered one, which stays the same while it votes.
 
-        Any other node may return with a new disk. So may a voter that was a non-voter meanwhile without this node
-        knowing. Then it is the leader by now, and may be answered.
+        Any other node may return with a new disk. So may a voter that was removed and added again without this node
+        knowing. It is the leader then, and may be answered.
         """
         quorum, addresses = self._quorum, self._addresses
         if node not in quorum.voters or node == quorum.leader_id:
             return ""
         if max(quorum.applied_index, addresses.ahead_to) < quorum.configuration_index:
-            addresses.look_ahead(quorum)  # the applied part is older than the voters: a disk may have changed since
+            # the applied metadata is older than the voter list: a disk may have changed since
+            addresses.look_ahead(quorum)
             if addresses.ahead_to < quorum.configuration_index:  # while a snapshot is being installed
                 return ""
         return addresses.directory_of(node)
 
     def directory_of_sender(self, node: int) -> str:
-        """Without a known leader any node may be the leader and must be heard; answers follow the rule above."""
+        """Without a known leader any node may be the leader, so its messages are accepted. Answers follow the rule
+        above.
+        """
         return "" if self._quorum.leader_id is None else self.directory_of_voter(node)
 
     # # -- this node ----------------------------------------------------------------------
@@ -87,10 +91,10 @@ class Neighbours:
     async def tell(
         self, update: Callable[[str, Sequence[Address]], Awaitable[None]], directory_id: str, own: Sequence[Address]
     ) -> None:
-        """Report this voter's address if the log has another or none. `own`: the address in its file, if any, then its
-        listener. If the controller does not find it there, it keeps reporting: the network may be fixed without a
-        restart. Afterwards, or after the first refusal, it warns of voters whose address in the file differs from the
-        log.
+        """Report this voter's address if the log has another one or none. `own`: the address in its file, if any, then
+        its listener. If the controller cannot connect to that address, this voter keeps reporting it: the network may
+        be fixed without a restart. After the report, or after the first refusal, it warns of voters whose address in
+        the file differs from the log.
         """
         node_id, said, pause_s = self._node_id, list(dict.fromkeys(own)), TELL_PAUSE_S
         is_refused = False
@@ -102,7 +106,9 @@ class Neighbours:
                 if error.code is not ErrorCode.NOT_CONTROLLER and not is_refused:
                     is_refused = True
                     where = " or ".join(f"{host}:{port}" for host, port in said)
-                    log.warning("this voter is not found at %s (%s): the controller's log says why", where, error)
+                    log.warning(
+                        "the controller does not find this voter at %s (%s): see the controller's log", where, error
+                    )
                     await self._warn_of_file()
                 if error.code is ErrorCode.VOTER_NOT_FOUND:
                     break

@@ -59,8 +59,8 @@ class Node:
     def __init__(
         self, config: BrokerConfig, when_failed: Callable[[Exception], None], world: World | None = None
     ) -> None:
-        """`when_failed`: called when this node serves and has to leave its cluster: it should be stopped. Before it
-        serves, `start` raises the error instead.
+        """`when_failed`: called when a serving node has to leave its cluster; the node should then be stopped. Before
+        the node serves, `start` raises the error instead.
         """
         self.config = config
         self._when_failed = when_failed
@@ -74,7 +74,9 @@ class Node:
         self.doors = world.doors(config)
         self.is_stopping = False
         self.is_abandoned = False
-        """It was stopped while its disk hung: threads still wait for the disk, and logs may not be closed."""
+        """True if the node was stopped while its disk hung: threads still wait for the disk, and logs may not be
+        closed.
+        """
         self._closing_since_s: float | None = None
         self.started_ms = self.clock.now_ms()
         self._metrics: Metrics | None = None
@@ -113,7 +115,7 @@ class Node:
             raise
 
     def _check_quorum(self) -> None:
-        """A failure during the start calls no one, and a node without metadata must not serve."""
+        """`when_failed` is not called during the start, and a node without metadata must not serve."""
         failure = self.membership.quorum.failure
         if self.config.is_clustered and failure is not None:
             raise failure
@@ -362,7 +364,7 @@ class Node:
         self.coordinators.stop()
 
     def _build_cleaner(self) -> None:
-        """No process yet: the first log that is due starts the rewriting process."""
+        """The rewriting process starts with the first log that needs compaction."""
         self._rewriter = self._world.rewriter(
             self._loop, lambda: self.running.current.log_cleaner_io_max_bytes_per_second
         )
@@ -373,7 +375,7 @@ class Node:
         self._rewriter.close()
 
     def _warn_of_missing_brokers(self) -> None:
-        """Settings for a larger cluster: each is valid, but makes some producer fail here."""
+        """Warns of settings for a larger cluster: each is valid, but makes some producers fail here."""
         if self.config.is_clustered:
             return  # the others may just be late
         brokers = len(self.controller.brokers)
@@ -381,15 +383,16 @@ class Node:
         factor = self.running.current.default_replication_factor
         if factor > brokers:
             log.warning(
-                "default.replication.factor=%d, but there is %d broker: topics that leave the factor to the broker "
-                "will be refused with INVALID_REPLICATION_FACTOR",
+                "default.replication.factor=%d, but there is %d broker: creating a topic without its own replication "
+                "factor will fail with INVALID_REPLICATION_FACTOR",
                 factor,
                 brokers,
             )
         in_sync = cast(int, settings.value("min.insync.replicas"))
         if in_sync > brokers:
             log.warning(
-                "min.insync.replicas=%d, but there is %d broker: it counts as %d, and acks=all waits for no more",
+                "min.insync.replicas=%d, but there is %d broker: the effective value is %d, and acks=all waits for no "
+                "more",
                 in_sync,
                 brokers,
                 brokers,

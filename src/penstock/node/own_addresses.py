@@ -25,7 +25,7 @@ class OwnAddresses:
         self.voters: dict[int, Address] = {
             voter.node_id: (voter.host, voter.port) for voter in config.controller_quorum_voters
         }
-        """From the settings; for a single node, itself."""
+        """The voters come from the settings; a single node is its own voter."""
         if not config.is_clustered:
             self.voters = {config.node_id: self.for_nodes}
 
@@ -79,6 +79,6 @@ class OwnAddresses:
         return self._listeners[names.index(endpoint.name)].port
 
     def _host_name(self) -> str:
-        """The author of the voter list knows how the others reach this node."""
+        """The configured voter list says how the other nodes reach this one."""
         own = self.voters.get(self._config.node_id)
         return own[0] if own is not None and own[0] not in EVERY_INTERFACE else socket.gethostname()

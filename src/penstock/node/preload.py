@@ -13,7 +13,7 @@ from penstock.wire.apis import api
 
 LATE = (
     "cramjam",
-    "encodings.utf_16_be",  # the hash for a group's partition, as in Java
+    "encodings.utf_16_be",  # maps a group to its coordinator partition, as in Java
     "lz4.frame",
     "penstock.node.metrics",
     "re2",

@@ -90,7 +90,7 @@ class Timers:
             try:
                 await work()
             except (StorageError, OSError) as error:
-                log.error("housekeeping: %s", error)
+                log.error("housekeeping failed, the next run tries again: %s", error)
 
         job = asyncio.ensure_future(run())
         self._jobs[job] = None

@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     parent, program = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() == parent:  # else the parent ended before the call
+    if os.getppid() == parent:  # if not, the parent ended before the call
         os.execv(program[0], program)
 
 

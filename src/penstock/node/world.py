@@ -41,7 +41,7 @@ class Directory(Protocol):
     cluster_id: str
     """Empty until the node knows its cluster."""
     directory_id: str
-    """Of this directory alone; empty in a directory formatted without one."""
+    """The directory id; empty in a directory that was formatted without one."""
     secrets: tuple[bytes, ...]
     """The cluster's secrets: the first is presented to other nodes, all are accepted."""
 
@@ -96,13 +96,13 @@ class World(Protocol):
     def workers(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers: ...
 
     def quorum_lane(self, loop: asyncio.AbstractEventLoop) -> tuple[ClosableFlusher, ClosableWorkers]:
-        """For the metadata quorum alone: votes and terms do not wait for cold reads, recompression or opening
-        of logs.
+        """Workers for the metadata quorum alone: votes and terms must not wait for cold reads, recompression or opening
+        logs.
         """
         ...
 
     def disk_lane(self, loop: asyncio.AbstractEventLoop) -> ClosableWorkers:
-        """For probes of a disk that hung: the time of a probe must depend on the disk, not on a queue."""
+        """Workers for probes of a disk that hung: the time of a probe must depend on the disk, not on a queue."""
         ...
 
     def record_workers(self, loop: asyncio.AbstractEventLoop) -> ClosableRecordWorkers: ...

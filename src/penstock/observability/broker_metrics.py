@@ -73,7 +73,7 @@ class RequestMetrics:
         )
         yield counter(
             "penstock_wide_requests_total",
-            "Requests with so many elements that they were processed in steps.",
+            "Requests with so many elements that they were processed in several turns of the event loop.",
             (),
             _one(self._dispatcher.wide_requests),
         )
@@ -125,7 +125,8 @@ class ServerMetrics:
         )
         yield counter(
             "penstock_strangers_refused_total",
-            "Connections closed because they sent requests reserved for nodes of the cluster, by listener.",
+            "Connections closed because they sent requests reserved for nodes of the cluster without its secret, "
+            "by listener.",
             ("listener",),
             [((listener.name,), listener.strangers) for listener in self._listeners],
         )
@@ -171,7 +172,7 @@ class ServerMetrics:
         )
         yield counter(
             "penstock_cold_lookups_total",
-            "Offsets looked up in the log by a worker, because they could not be found in memory.",
+            "Offset lookups that a worker made in the log, because memory had no answer.",
             (),
             _one(fetch.answers.cold_lookups),
         )
@@ -198,7 +199,8 @@ class ServerMetrics:
 
         yield gauge(
             "penstock_disk_hung",
-            "1 while flushes to the log directory hang: this broker leads nothing that another replica can.",
+            "1 while flushes to the log directory hang: this broker gives up every partition that another replica can "
+            "lead.",
             of_directory,
             one(int(watch.is_hung)),
         )

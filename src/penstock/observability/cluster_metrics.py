@@ -28,7 +28,7 @@ from penstock.storage.lookups import Lookup, timestamp_at
 _PARTITION = ("topic", "partition")
 _GROUP = ("consumergroup", "topic", "partition")
 _GROUP_TOPIC = ("consumergroup", "topic")
-PIECE = 1000  # positions processed in one turn
+PIECE = 1000  # offsets processed in one turn of the event loop
 Place: TypeAlias = tuple[bytes, int, int]  # topic id, partition, offset
 
 
@@ -89,8 +89,8 @@ class PartitionMetrics:
         yield each("kafka_log_log_size", "Size of a partition's segments in bytes.", (p.log.size_bytes for p in hosted))
         yield gauge(
             "kafka_controller_kafkacontroller_offlinepartitionscount",
-            "Partitions that cannot be served: without a leader (from the active controller), or led here by a log "
-            "that failed or could not be opened.",
+            "Partitions that cannot be served: without a leader (from the active controller), or led by this broker "
+            "with a log that failed or could not be opened.",
             (),
             [((), len(leaderless) + sum(partition.log.offline is not None for partition in hosted))],
         )
@@ -114,7 +114,7 @@ class GroupMetrics:
         self._partitions = partitions
         self._clock = clock
         self._workers = workers
-        # An idle group is asked about at every scrape, and the answer does not change.
+        # Cached: an idle group is scraped again and again, and its answer does not change.
         self._timestamps: dict[Place, int] = {}
 
     async def families(self) -> AsyncIterator[Family]:

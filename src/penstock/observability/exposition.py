@@ -22,7 +22,7 @@ class HistogramSample(NamedTuple):
     label_values: tuple[str, ...]
     bounds: Sequence[float]
     counts: Sequence[int]
-    """One per bound and one beyond the last bound; not cumulative."""
+    """One count per bound, and one above the last bound; not cumulative."""
     sum: float
 
 

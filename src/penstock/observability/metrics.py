@@ -1,8 +1,7 @@
 """All metrics of a broker as one page.
 
-Runs on the broker's loop and yields to it after every few hundred lines. So numbers on one page
-may be moments apart. The numbers of one family are taken together where they are compared with
-each other.
+Runs on the broker's loop and yields to it after every few hundred lines. So the numbers on one page may be moments
+apart. Numbers of one family that are compared with each other are taken together.
 """
 
 from __future__ import annotations

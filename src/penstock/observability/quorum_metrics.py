@@ -81,7 +81,7 @@ class ControllerMetrics:
 
         yield of_the_cluster("activecontrollercount", "1 if this broker is the active controller.", lambda: 1)
         yield of_the_cluster("activebrokercount", "Brokers that are alive.", lambda: len(controller.brokers))
-        yield of_the_cluster("fencedbrokercount", "Brokers that are registered and not alive.", lambda: fenced)
+        yield of_the_cluster("fencedbrokercount", "Brokers that are registered but not alive.", lambda: fenced)
         yield of_the_cluster("globaltopiccount", "Topics.", lambda: len(image.topics))
         yield of_the_cluster("globalpartitioncount", "Partitions.", lambda: self._census.current.partitions)
         yield of_the_cluster(
@@ -100,7 +100,7 @@ class ControllerMetrics:
         )
         yield counter(
             "kafka_controller_controllerstats_uncleanleaderelections_total",
-            "Of these, partitions whose new leader may lack committed records.",
+            "Leader changes among these that were unclean: the new leader may lack committed records.",
             (),
             [((), controller.unclean_elections)],
         )

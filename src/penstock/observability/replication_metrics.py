@@ -56,12 +56,14 @@ class ReplicationMetrics:
         )
         yield count(
             "underminisrpartitioncount",
-            "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas: acks=all is refused.",
+            "Partitions led by this broker with fewer in-sync replicas than min.insync.replicas: acks=all writes are "
+            "refused.",
             sum(found < least for found, least in in_sync),
         )
         yield count(
             "atminisrpartitioncount",
-            "Partitions led by this broker with exactly min.insync.replicas in-sync replicas: no more may fail.",
+            "Partitions led by this broker with exactly min.insync.replicas in-sync replicas: if one more fails, "
+            "acks=all is refused.",
             sum(found == least for found, least in in_sync),
         )
         yield count(
@@ -154,7 +156,7 @@ class ReplicationMetrics:
         )
         yield counter(
             "penstock_replica_repairs_refused_total",
-            "Reported damage where the leader had the same bytes, so nothing was cut.",
+            "Reports of damage where the leader had the same bytes, so nothing was cut.",
             (),
             [((), fetchers.repairs.refused)],
         )

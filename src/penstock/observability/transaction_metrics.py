@@ -1,4 +1,4 @@
-"""Transactions: those that this broker coordinates, and those that hold back readers of partitions that it leads.
+"""Transactions that this broker coordinates, and transactions that hold back the last stable offset of its partitions.
 
 A coordinator reports its transactional ids, a leader its partitions, so sums over the brokers of a cluster are correct.
 """
@@ -20,7 +20,7 @@ from penstock.replica.partition import Partition
 
 MOST_LAGS = 100
 LATE_MS = 300_000
-"""Beyond the longest time-out: as in Kafka, the coordinator has so much time to abort a transaction."""
+"""Added to the longest timeout: as in Kafka, the coordinator has this much time to abort a transaction."""
 SHOWN = (
     State.EMPTY,
     State.ONGOING,
@@ -63,7 +63,8 @@ class TransactionMetrics:
         )
         yield gauge(
             "penstock_transactions_open",
-            "Transactions coordinated by this broker that are ongoing, or decided with markers still to be written.",
+            "Transactions coordinated by this broker that are ongoing, or decided but with markers still to be "
+            "written.",
             (),
             _one(states[State.ONGOING] + states[State.PREPARE_COMMIT] + states[State.PREPARE_ABORT]),
         )
@@ -75,13 +76,13 @@ class TransactionMetrics:
         )
         yield counter(
             "penstock_transaction_timeouts_total",
-            "Transactions aborted by this broker because they were open for longer than their time-out.",
+            "Transactions aborted by this broker because they were open for longer than their timeout.",
             (),
             _one(self._transactions.timed_out),
         )
         yield gauge(
             "penstock_transaction_markers_waiting",
-            "Decided transactions whose markers wait for a broker.",
+            "Decided transactions with markers that a partition leader has not written yet.",
             (),
             _one(self._transactions.waiting_markers),
         )

@@ -163,7 +163,7 @@ def iterate_headers(data: Buffer, path: str, position: int = 0) -> Iterator[tupl
         if header.magic != MAGIC or size < HEADER_SIZE:
             raise CorruptBatch(path, position + at, f"magic {header.magic}, batch length {header.batch_length}")
         if at + size > end:
-            raise CorruptBatch(path, position + at, f"batch of {size} bytes, only {end - at} there")
+            raise CorruptBatch(path, position + at, f"a batch of {size} bytes, only {end - at} remain")
         if crc32c(view[at + CRC_START : at + size]) != header.crc:
             raise CorruptBatch(path, position + at, "checksum does not match")
         yield at, header

@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class MalformedRecords(ValueError):
-    """The bytes inside a batch are not records. The checksum may still match: a client bug."""
+    """The bytes inside a batch are not valid records. The checksum may still match: then it is a client bug."""
 
 
 def write_varint(value: int, out: bytearray) -> None:

@@ -23,9 +23,9 @@ _MARKER_VALUE = Struct(">hi")  # version, coordinator epoch
 
 class Marker(NamedTuple):
     kind: int
-    """ABORT, COMMIT or a type that later versions write."""
+    """ABORT, COMMIT or a type of a later version."""
     coordinator_epoch: int
-    """-1: it does not say."""
+    """-1: unknown."""
 
 
 def build_marker(producer_id: int, producer_epoch: int, kind: int, coordinator_epoch: int, timestamp_ms: int) -> bytes:
@@ -41,9 +41,10 @@ def build_marker(producer_id: int, producer_epoch: int, kind: int, coordinator_e
 
 
 def read_marker(header: BatchHeader, records: Buffer) -> Marker | None:
-    """From what follows the header of a control batch. None: it has no record, or none that is a marker.
+    """Read the marker from the bytes after the header of a control batch. None: the batch has no record, or the record
+    is not a marker.
 
-    Compaction takes the record and may leave the batch.
+    Compaction may remove the record and leave the batch.
     """
     try:
         for record in iterate_records(header, records):
@@ -60,5 +61,5 @@ def read_marker(header: BatchHeader, records: Buffer) -> Marker | None:
 
 
 def marker_of(header: BatchHeader, batch: Buffer) -> Marker | None:
-    """As `read_marker`, from the whole batch."""
+    """Like `read_marker`, from the whole batch."""
     return read_marker(header, memoryview(batch)[HEADER_SIZE : header.size_bytes])

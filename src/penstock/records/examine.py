@@ -134,8 +134,8 @@ def _skip(data: bytes, at: int, end: int, *, is_nullable: bool = True) -> int:
 def first_at_or_after(batch: bytes, timestamp: int, min_offset: int) -> tuple[int, int] | None:
     """(timestamp, offset) of the first record with at least this timestamp, from `min_offset` on.
 
-    None if there is none, or if a client framed its records wrongly: such a batch has no timestamps. If a batch has
-    too many records to examine, it is the first one, so that a reader misses nothing.
+    None if there is none, or if a client framed its records wrongly: such a batch has no timestamps. If a batch has too
+    many records to examine, the result is its first record, so that a reader misses nothing.
     """
     header = read_header(batch)
     has_one_time = header.attributes & TIMESTAMP_TYPE_BIT

@@ -48,7 +48,7 @@ class Claims:
         self._claimed.pop(followed, None)
 
     def disown(self, followed: FollowedPartition, offset: int) -> None:
-        """Only the log below `offset` is sound here: the leader must not count this replica for more."""
+        """Only the log below `offset` is intact here: the leader must not count this replica for more."""
         entries = [_entry(followed, offset)]
         self._link.send_frame(acknowledgement_frame(self._node_id, self._broker_epoch(), entries, key=DISOWN_KEY))
 

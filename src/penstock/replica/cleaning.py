@@ -128,7 +128,7 @@ class LogCleaning:
                 look = partial(survey, owner, partition.last_stable_offset, now_ms)
                 found = await self._workers.run(look) if needs_disk(owner) else look()
             except (StorageError, OSError) as error:
-                log.error("%r: cannot see what to compact: %s", partition, error)
+                log.error("%r: cannot find out what to compact: %s", partition, error)
                 self._failed[partition] = None
                 continue
             if found.is_due(owner.config.min_cleanable_dirty_ratio) and (
@@ -149,13 +149,13 @@ class LogCleaning:
             self._uncleanable[partition] = owner.generation
             if not partition.is_deleted:
                 log.error(
-                    "%r is not compacted any more until it is mended or the broker restarts: %s", partition, error
+                    "%r is no longer compacted, until it is repaired or the broker restarts: %s", partition, error
                 )
                 partition.report_damage()
         except (StorageError, OSError) as error:
             self._failed[partition] = None
             if not partition.is_deleted and not self._is_stopping:
-                log.error("%r: compaction failed, to be tried again: %s", partition, error)
+                log.error("%r: compaction failed and will be tried again: %s", partition, error)
         finally:
             owner.is_being_cleaned = False
         if not partition.is_deleted:
@@ -189,11 +189,11 @@ class LogCleaning:
                     return await self._finish(partition, plan, outcome, generation)
                 if outcome.is_changed and not await self._put_in_place(partition, plan, outcome, generation):
                     return False
-        raise StorageError("the rewriting process ended without a word")
+        raise StorageError("the rewriting process ended without an answer")
 
     async def _aborted_below(self, owner: Log, end_offset: int) -> tuple[AbortedTransaction, ...] | None:
-        """Return None if the log has changed meanwhile. A missed aborted transaction would pass for committed and
-        replace committed records. So the list is complete, or this raises StorageError.
+        """Return None if the log has changed meanwhile. If the list lacked an aborted transaction, its records would
+        count as committed and replace committed records. So the list is complete, or this raises StorageError.
         """
         if not owner.has_aborted:
             return ()
@@ -237,7 +237,7 @@ class LogCleaning:
     async def _finish(self, partition: Partition, plan: CleanPlan, cleaned: Cleaned, generation: int) -> bool:
         owner = partition.log
         if cleaned.end_offset <= plan.first_dirty_offset:
-            raise Uncleanable(f"no batch from offset {plan.first_dirty_offset} on could be taken in")
+            raise Uncleanable(f"no batch from offset {plan.first_dirty_offset} on could be read")
         if partition.is_deleted or owner.generation != generation:
             return False
         owner.cleaned_offset = cleaned.end_offset
@@ -257,7 +257,7 @@ class LogCleaning:
         )
         if cleaned.malformed_batches:
             log.warning(
-                "%r: %d batches hold no readable records and stay as they are", partition, cleaned.malformed_batches
+                "%r: %d batches have no readable records and stay as they are", partition, cleaned.malformed_batches
             )
         return True
 

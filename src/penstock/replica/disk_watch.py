@@ -4,7 +4,7 @@ The disk hangs if a flush has been under way for longer than `penstock.disk.hung
 time. If other flushes end, the disk may just be busy: then a flush is given `PATIENCE` times as long. It is given
 longer still while flushes end that took about as long themselves: the queue moves, and other brokers would get the same
 load. While the disk hangs, partitions withdraw (`replica.withdrawal`) and a leader of the metadata quorum hands over.
-The disk is well again when no old flush is under way, and writing and syncing a small file takes less than half of the
+The disk works again when no old flush is under way, and writing and syncing a small file takes less than half of the
 limit. A disk that is merely very slow does not pass this test, so leadership does not move with every sync. A disk that
 fails or is full passes: other modules handle that.
 
@@ -36,9 +36,9 @@ class DiskWatch:
         probe: Callable[[], Awaitable[None]],
         on_change: Callable[[bool], None],
     ) -> None:
-        """`waiting_since_s`: for each writer to the disk, when its oldest flush under way began. `last_ended_s`: when a
-        flush last ended that had taken about this many seconds or more. `on_change`: called when the disk hangs and
-        when it answers again.
+        """`waiting_since_s`: for each writer to the disk, when its oldest flush under way began. `last_ended_s`: the
+        end of the last flush that had taken about this many seconds or more. `on_change`: called when the disk hangs
+        and when it answers again.
         """
         self._loop = loop
         self.directory = directory

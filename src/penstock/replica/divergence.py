@@ -25,7 +25,7 @@ from penstock.storage.cut import Cut
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-MOST_TRIES = 3  # to begin a cut without waiting for the disk
+MOST_TRIES = 3  # the time to begin a cut without waiting for the disk
 
 
 class Bounds(NamedTuple):
@@ -37,8 +37,8 @@ class Bounds(NamedTuple):
 
 class RecoveryPoints(Protocol):
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
-        """Where the log ends at the earliest. A cut removes the whole batch that holds the offset, and a gap
-        before it.
+        """The lowest possible end of the log after the cut. A cut removes the whole batch that has the offset, and a
+        gap before it.
         """
         ...
 
@@ -48,7 +48,7 @@ class RecoveryPoints(Protocol):
 
     async def lower_recovery_point(self, partition: Partition, offset: int) -> None:
         """The recovery point on disk is at most `offset` when this returns, and is not raised before the caller
-        acts.
+        continues.
         """
         ...
 
@@ -65,8 +65,8 @@ class RecoveryPoints(Protocol):
 
 
 def truncation_point(partition: Partition, epoch: int, end_offset: int) -> int:
-    """Where this log diverges from the leader's. `epoch` is the leader's largest epoch up to ours; it ends at
-    `end_offset`.
+    """The offset at which this log diverges from the leader's. `epoch` is the leader's largest epoch up to ours; it
+    ends at `end_offset`.
     """
     owner = partition.log
     end = owner.log_end_offset
@@ -135,7 +135,7 @@ class Recovering:
         owner = partition.log
         cut = truncation_point(partition, epoch, end_offset)
         log.info(
-            "%r: broker %d has leader epoch %d up to offset %d; ours ends at %d, so it is cut at %d",
+            "%r: broker %d has leader epoch %d up to offset %d, but the log here ends at %d: cutting it at %d",
             partition,
             partition.leader,
             epoch,
@@ -153,11 +153,13 @@ class Recovering:
         """Our log end lies outside of the leader's log."""
         own_end = partition.log.log_end_offset
         if bounds.end_offset < own_end:
-            log.warning("%r: cut from offset %d to the leader's end %d", partition, own_end, bounds.end_offset)
+            log.warning(
+                "%r: cutting the log from offset %d to the leader's end %d", partition, own_end, bounds.end_offset
+            )
             await self.cut_at(partition, bounds.end_offset)
         elif bounds.start_offset > own_end:
             log.warning(
-                "%r ends at offset %d and the leader's log starts at %d: it is started anew there",
+                "%r ends at offset %d, but the leader's log starts at %d: the log here starts anew at that offset",
                 partition,
                 own_end,
                 bounds.start_offset,
@@ -245,7 +247,7 @@ class Recovering:
     async def _finish(self, partition: Partition, cut: Cut) -> None:
         await self._workers.run(cut.run)
         if (want := cut.put_off_by) is not None:
-            log.warning("%r: truncation waits for a free file descriptor and is tried again: %s", partition, want)
+            log.warning("%r: truncation waits for a free file descriptor and will be tried again: %s", partition, want)
         while cut.put_off_by is not None and not self._is_stopping:
             await asyncio.sleep(RETRY_S)
             await self._workers.run(cut.run)

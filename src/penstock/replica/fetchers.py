@@ -1,7 +1,7 @@
 """All replica fetchers of this broker: one for each leader, and each partition with the right one.
 
 The metadata names the leader. `role_changed` moves a partition to the right fetcher at once, in every new leader epoch.
-The connection to a leader closes when no partition follows it any more. Must not know: the image, the controller, how
+The connection to a leader closes when no partition follows it any longer. Must not know: the image, the controller, how
 partitions come and go.
 """
 
@@ -123,7 +123,7 @@ class ReplicaFetchers:
             self.by_leader[self._leader_of[partition]].session.meet(followed, Input.DAMAGED)
 
     def release(self, partition: Partition) -> None:
-        """The partition is repaired, or needed as it is."""
+        """The partition is repaired, or must be used as it is."""
         followed = self._followed(partition)
         if followed is not None:
             self.by_leader[self._leader_of[partition]].let_go(followed, Input.MENDED)
@@ -154,7 +154,7 @@ class ReplicaFetchers:
     def _fetcher_of(self, partition: Partition) -> ReplicaFetcher:
         leader = self._leader_of.get(partition)
         if leader is None:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition!r} follows nobody")
+            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition!r} follows no leader")
         return self.by_leader[leader]
 
     def _followed(self, partition: Partition) -> FollowedPartition | None:

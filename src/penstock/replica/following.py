@@ -76,7 +76,7 @@ class FollowerSession:
     # -- which partitions -----------------------------------------------------------------------------------------
 
     def follow(self, partition: Partition) -> FollowedPartition:
-        """Also for a partition that is already followed: in a new epoch it starts from scratch, at once."""
+        """Follow the partition. One that is already followed starts from scratch in a new epoch, at once."""
         known = self.followed.get((partition.topic_id, partition.index))
         if known is not None and known.partition is partition:
             met = known.assigned(partition.leader_epoch)

@@ -40,7 +40,7 @@ from penstock.storage.probe import REVIVAL_PROBE, probe
 log = logging.getLogger(__name__)
 
 SETTLING_S = 0.1  # between two checks
-LACKING = "may lack deletions of keys, and is fetched anew"
+LACKING = "may lack tombstones: the log is fetched again from the leader"
 
 
 @dataclass(slots=True)
@@ -166,7 +166,7 @@ class HostedPartitions:
         """Open every log of the image. Blocks; runs before the loop serves requests.
 
         The image includes the registration of this incarnation (`Membership.join`), and so all earlier decisions.
-        Directories and checkpoints of partitions that it does not place here are stray and set aside.
+        Directories and checkpoints of partitions that it does not place here are stray and are set aside.
         """
         self._directories.was_clean = checkpoints.take_clean_shutdown_marker(self._disk, self.directory)
         self._offsets.read()
@@ -414,7 +414,7 @@ class HostedPartitions:
         """
         is_in_the_way = self._disk.exists(path)
         if is_in_the_way:
-            self._directories.set_aside(path, STRAY_SUFFIX, "is in the way of a new partition", sync=False)
+            self._directories.set_aside(path, STRAY_SUFFIX, "is in the place of a new partition", sync=False)
         self._offsets.forget(key)
         return is_in_the_way
 
@@ -468,7 +468,7 @@ class HostedPartitions:
                 self._end_hold(partition, OSError(errno.ETIMEDOUT, "the disk hangs"))
 
     def held_since_s(self) -> float | None:
-        """Since when a partition has been waiting for the disk; None: no partition is waiting."""
+        """The time since which a partition has been waiting for the disk; None: no partition is waiting."""
         return min((held.since_s for held in self._holding.values()), default=None)
 
     async def _forget_former(self, partition: Partition, *, is_in_the_way: bool) -> None:
@@ -489,7 +489,7 @@ class HostedPartitions:
             self._offsets.prepare(self)()
             self._directories.is_haunted = False
         except StorageError as error:
-            log.error("offsets of deleted partitions may be taken for those of new ones: %s", error)
+            log.error("offsets of deleted partitions may be mistaken for those of new partitions: %s", error)
 
     def topic_created(self, topic: TopicState) -> None:
         self.by_name[topic.name] = self.by_id[topic.topic_id] = []
@@ -512,7 +512,7 @@ class HostedPartitions:
         is_here = self.host.node_id in state.replicas
         if partition is not None and (not is_here or self._was_away(partition, state)):
             partitions[state.index] = None
-            what = LACKING if is_here else "has no replica on this broker any more"
+            what = LACKING if is_here else "no longer has a replica on this broker"
             log.info("%r %s", partition, what)
             removal = self._remove([partition], ErrorCode.NOT_LEADER_OR_FOLLOWER)
             partition = None

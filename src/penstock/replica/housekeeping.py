@@ -51,7 +51,7 @@ class Housekeeping:
         self._may_lag_disk = False  # after a failed write, files may differ from the partitions' view
 
     def forget(self, partition: Partition) -> None:
-        """The partition is not hosted any more."""
+        """The partition is no longer hosted."""
         self._deleted_since.pop(partition, None)
 
     # -- logs ---------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Housekeeping:
             failures = await self._workers.run(partial(_run_all, [times for _, times in jobs]))
             for (partition, times), failure in zip(jobs, failures, strict=True):
                 if not partition.log.reader.is_stale(times) and failure is not None:
-                    log.error("retention of %r: %s", partition, failure)
+                    log.error("retention of %r failed: %s", partition, failure)
                 partition.log.reader.end_time_lookup(times)
 
     async def _apply_retention(self, partitions: Sequence[Partition]) -> int:
@@ -129,7 +129,7 @@ class Housekeeping:
                 await self.persist_offsets()
                 await self.delete_below_start(moved)
         except StorageError as error:
-            log.error("log starts are not on the disk yet, the next checkpoint writes them: %s", error)
+            log.error("log start offsets are not on the disk yet; the next checkpoint writes them: %s", error)
         finally:
             self._moving = None
 
@@ -143,7 +143,7 @@ class Housekeeping:
         try:
             deletion = begin(partition)
         except (StorageError, OSError) as error:
-            log.error("retention of %r: %s", partition, error)
+            log.error("retention of %r failed: %s", partition, error)
             return 0
         if owner.wants_flush:  # segments are deleted after a flush; the last one needs a new segment first
             self._commit.request(partition)
@@ -159,7 +159,7 @@ class Housekeeping:
         try:
             bases = owner.end_deletion(deletion)
         except StorageError as error:
-            log.error("retention of %r: %s", partition, error)
+            log.error("retention of %r failed: %s", partition, error)
             return deletion.gone
         if bases:
             log.info(
@@ -227,7 +227,7 @@ class Housekeeping:
                     self._end_checkpoint(partition, checkpoint)
                 else:
                     partition.log.put_back(checkpoint)
-                    log.error("checkpoint of %r: %s", partition, failure)
+                    log.error("checkpoint of %r failed: %s", partition, failure)
             await self._persist_offsets(risen)
             for partition, recovery_point in risen:
                 partition.log.persisted_recovery_point = recovery_point
@@ -242,7 +242,7 @@ class Housekeeping:
             try:
                 prepared.append((partition, partition.log.prepare_checkpoint()))
             except StorageError as error:
-                log.error("checkpoint of %r: %s", partition, error)
+                log.error("checkpoint of %r failed: %s", partition, error)
         return prepared
 
     @staticmethod
@@ -250,7 +250,7 @@ class Housekeeping:
         try:
             partition.log.end_checkpoint(checkpoint)
         except StorageError as error:
-            log.error("checkpoint of %r: %s", partition, error)
+            log.error("checkpoint of %r failed: %s", partition, error)
 
     async def least_end_after_cut(self, partition: Partition, offset: int) -> int:
         """The recovery point before a cut at the offset. Raises StorageError."""

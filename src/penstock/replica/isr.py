@@ -31,7 +31,7 @@ RETURNS_EVERY_S = 0.5
 LOOKED_AT_PER_TURN = 200
 SAID_AGAIN_AFTER_S = 30.0
 
-# The controller has decided something else; the metadata will tell.
+# The controller has decided otherwise; the metadata will show it.
 _DECIDED_OTHERWISE = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -54,7 +54,7 @@ def consider_shrinking(partition: Partition) -> None:
     late = followers.out_of_sync(partition.isr, end, host.now_ms(), host.lag_time_max_ms)
     if late:
         log.warning(
-            "%r: not caught up for %d ms: %s; asking to go on without (high watermark %d, end %d)",
+            "%r: not caught up for %d ms: %s; requesting an ISR without them (high watermark %d, end %d)",
             partition,
             host.lag_time_max_ms,
             ", ".join(f"broker {one}" for one in late),
@@ -77,10 +77,10 @@ def go_on_without(partition: Partition, broker_id: int, offset: int) -> None:
     if offset < 0:
         what = "cannot use its log"
     elif offset < held:
-        what = f"holds nothing sound from offset {offset} on"
+        what = f"has no intact records from offset {offset} on"
     else:
-        what = f"cannot store more than what lies below offset {offset}"
-    log.warning("%r: broker %d %s; asking to go on without", partition, broker_id, what)
+        what = f"cannot store records from offset {offset} on"
+    log.warning("%r: broker %d %s; requesting an ISR without it", partition, broker_id, what)
     partition.propose_isr(tuple(one for one in partition.isr if one != broker_id))
 
 
@@ -106,13 +106,13 @@ def take_answer(partition: Partition, change: IsrChange, answer: IsrAnswer) -> b
         log.info("%r: the in-sync replicas stay %s: %s", partition, partition.isr, answer.code.name)
         partition.isr_refused()
     elif answer.code in _DECIDED_OTHERWISE:
-        log.info("%r: %s; the in-sync replicas are what the metadata will say", partition, answer.code.name)
+        log.info("%r: %s; the metadata will show the in-sync replicas", partition, answer.code.name)
     elif answer.code is not ErrorCode.NONE:
         return False
     elif any(one not in answer.isr for one in partition.isr):
-        # A smaller ISR counts for the high watermark only when the metadata says so. A new `min.insync.replicas` may
-        # have been decided before, by which the removed members are still eligible to lead.
-        log.info("%r: in-sync replicas will be %s, are %s", partition, answer.isr, partition.isr)
+        # A smaller ISR counts for the high watermark only when the metadata shows it. A new `min.insync.replicas` may
+        # have been decided before it: then the removed members are still eligible to lead.
+        log.info("%r: in-sync replicas will be %s, they are %s now", partition, answer.isr, partition.isr)
     elif answer.leader_epoch == partition.leader_epoch and answer.partition_epoch >= partition.partition_epoch:
         log.info("%r: in-sync replicas are %s, were %s", partition, answer.isr, partition.isr)
         partition.commit_isr(answer.isr, answer.partition_epoch)
@@ -224,7 +224,7 @@ class IsrKeeper:
         self._asking = None
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler(
-                {"message": "asking for in-sync replicas failed", "exception": error, "task": task}
+                {"message": "requesting in-sync replicas failed", "exception": error, "task": task}
             )
         self._go_on()
 
@@ -240,4 +240,4 @@ def _tell_returns(partitions: Iterable[Partition]) -> None:
                     counts[broker_id] = counts.get(broker_id, 0) + 1
     for broker_id, count in counts.items():
         what = "1 partition" if count == 1 else f"{count} partitions"
-        log.info("broker %d has caught up with %s: asking for its return to the in-sync replicas", broker_id, what)
+        log.info("broker %d has caught up with %s: requesting its return to the in-sync replicas", broker_id, what)

@@ -157,7 +157,7 @@ class LogDirectories:
             more = len(strays) - MOST_NAMED
             log.warning(
                 "%d director%s of partitions that the metadata does not place on this broker: set aside as %s. "
-                "The broker never reads nor removes them again; they may be deleted if nobody misses those topics",
+                "The broker never reads or removes them; you may delete them if nobody needs those topics",
                 len(strays),
                 "y" if len(strays) == 1 else "ies",
                 ", ".join(strays[:MOST_NAMED]) + (f" and {more} more" if more > 0 else ""),
@@ -170,7 +170,7 @@ class LogDirectories:
                 map(_OF_A_PARTITION.fullmatch, self._disk.list_directory(path))
             )
         except OSError as error:
-            log.warning("%s is left alone, as it cannot be read: %s", path, error)
+            log.warning("%s is left as it is, because it cannot be read: %s", path, error)
             return False
 
     def deleted(self) -> list[str]:

@@ -80,7 +80,7 @@ class OffsetFiles:
         return key in self._gone and key in self._said
 
     def written_since(self, turn: int) -> None:
-        """Nothing that was prepared before `turn` will be written any more."""
+        """Writes that were prepared before `turn` will no longer happen."""
         self._gone = {key: at for key, at in self._gone.items() if at > turn}
 
     def forget_all(self, partitions: Iterable[Partition]) -> None:
@@ -169,5 +169,5 @@ def _cleaned_offsets(partitions: Iterable[Partition]) -> Offsets:
 
 
 def _high_watermarks(partitions: Iterable[Partition]) -> Offsets:
-    """Of partitions with several replicas: a sole replica's log is committed to its end."""
+    """The high watermarks of partitions with several replicas: a sole replica's log is committed to its end."""
     return {_key(one): one.high_watermark for one in partitions if len(one.replicas) > 1}

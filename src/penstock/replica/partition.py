@@ -105,7 +105,7 @@ class Partition:
         *,
         high_watermark: int | None = None,
     ) -> None:
-        """Follows no leader until `apply_state`. `high_watermark`: the last known one; None: the end of the log."""
+        """Follows no leader until `apply_state`. `high_watermark`: the last known value; None: the end of the log."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
@@ -128,7 +128,8 @@ class Partition:
         self._know(PartitionState(index, replicas=(), leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1))
         self.epoch_start_offset = 0  # where the log ended when this broker became leader
         self._followers: Followers | None = None  # only on a leader with other replicas
-        self._promised = 0  # where the log ended when the topic became durable: up to there written counted as held
+        # where the log ended when the topic became durable: below that, written records count as held
+        self._promised = 0
         self._enter(Role.NEW)
         self._told: list[PartitionState] = []  # metadata received while the log is being cut
         self.when_claimed: Callable[[Partition], None] | None = None
@@ -170,7 +171,7 @@ class Partition:
     def _know(self, metadata: PartitionState) -> None:
         """The only place that changes leader, epochs, replicas and ISR."""
         self.metadata = metadata
-        self.leader_epoch = metadata.leader_epoch  # a copy for every append and every fetch
+        self.leader_epoch = metadata.leader_epoch  # copied because every append and every fetch reads it
 
     @property
     def leader(self) -> int:
@@ -251,8 +252,8 @@ class Partition:
     def when_committed(self, offset: int, callback: CommitCallback) -> None:
         """Call back once the high watermark reaches `offset`, or with the error that prevents it.
 
-        On a follower this is at once. Otherwise the callback would still wait, before all others, when this replica
-        leads again, and the log may have been truncated below `offset` by then.
+        A follower calls back at once. Otherwise the callback would still be waiting, before all others, when this
+        replica leads again, and the log might have been truncated below `offset` by then.
         """
         if self.is_leader:
             self._awaiting_commit.append((offset, callback))
@@ -264,7 +265,7 @@ class Partition:
         self.host.events.damage_found(self, path)
 
     def lease_over(self) -> None:
-        """This broker may not lead any more and does not know the new leader: waiting produce requests fail."""
+        """This broker may no longer lead, and does not know the new leader: waiting produce requests fail."""
         if self._meet(Input.LEASE_OVER).act is Act.FAIL_APPENDS:
             self._fail_awaiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -390,7 +391,7 @@ class Partition:
 
     @property
     def promised_offset(self) -> int:
-        """Other replicas may count on this one for everything below, stable or not."""
+        """Other replicas may count on this one for all records below, stable or not."""
         log = self.log
         return watermark.promised_offset(
             log.stable_offset, log.log_end_offset, self._promised, is_durable=self.is_durable
@@ -423,9 +424,10 @@ class Partition:
             self._went_offline(error)
         elif ticket.generation != self.log.generation:
             if self.is_durable and self.log.stable_offset < self.log.log_end_offset:
-                self._commit.request(self)  # the flush does not count, because the log was cut: the rest needs another
+                # the flush does not count, because the log was cut: the remaining records need another flush
+                self._commit.request(self)
         elif not self.is_leader:
-            self._claim()  # even if flushing is left to the system by now: the leader may wait
+            self._claim()  # even if flushing is now left to the system: the leader may still wait for this report
         elif self.is_durable:
             self._holds(ticket.end)
 
@@ -450,7 +452,7 @@ class Partition:
     def _went_offline(self, error: OSError) -> None:
         if self._meet(Input.LOG_OFFLINE).act is Act.IGNORE:
             return
-        log.critical("%r is offline: flush failed: %s; it is tried again when the disk is well", self, error)
+        log.critical("%r is offline: flush failed: %s; the log is opened again when the disk works", self, error)
         self._fail(ErrorCode.KAFKA_STORAGE_ERROR)
         self.host.events.log_unusable(self)
 
@@ -462,7 +464,7 @@ class Partition:
         return watermark.claimed_offset(log.stable_offset, log.log_end_offset, is_durable=self.is_durable)
 
     def _holds(self, end: Position | None) -> None:
-        """This leader holds the log below `end`; None: as far as its log says."""
+        """This leader holds the log below `end`; None: up to its stable or log end offset."""
         if self._followers is not None:
             self._count_replicas()
         elif end is not None:
@@ -537,7 +539,7 @@ class Partition:
         """The requesting replica must be one of this partition. Raises ApiError."""
         self.check_leading()
         if self._followers is None or replica_id not in self._followers.by_id:
-            # It may know of a reassignment that has not reached us yet: it should try again.
+            # The replica may know of a reassignment that has not reached this broker yet: it should try again.
             known = current_leader_epoch >= 0
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -570,8 +572,8 @@ class Partition:
             self._look_at_deletions()
 
     def follower_asked(self, replica_id: int, log_start: int, now_ms: int, broker_epoch: int = -1) -> None:
-        """A fetch shows that the replica is alive. On durable topics it tells what the replica has written, not
-        flushed.
+        """A fetch shows that the replica is alive. On durable topics its offset says what the replica has written, not
+        what it has flushed.
         """
         _, follower = self._follower(replica_id, broker_epoch)
         follower.asked(log_start, self.log.log_end_offset, now_ms)
@@ -588,7 +590,7 @@ class Partition:
         needed = watermark.joining_offset(self.high_watermark, self.epoch_start_offset)
         joined = followers.joined_by(follower, self.metadata, needed, now_ms, self.host)
         if joined is not None:
-            log.debug("%r: broker %d has caught up, asking for its return to the ISR", self, follower.broker_id)
+            log.debug("%r: broker %d has caught up, requesting its return to the ISR", self, follower.broker_id)
             self.propose_isr(joined)
 
     def _follower(self, replica_id: int, broker_epoch: int) -> tuple[Followers, Follower]:
@@ -658,7 +660,7 @@ class Partition:
     def check_following(self, leader_epoch: int) -> None:
         """Reject an answer to a fetch of an earlier role of this partition. Raises ApiError."""
         if self.is_deleted or self.is_leader or leader_epoch != self.leader_epoch:
-            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} has moved on to epoch {self.leader_epoch}")
+            raise ApiError(ErrorCode.FENCED_LEADER_EPOCH, f"{self!r} is now in leader epoch {self.leader_epoch}")
 
     # # -- truncation, on followers ----------------------------------------------------------------------------
 
@@ -669,16 +671,16 @@ class Partition:
         cut = self.log.begin_cut(offset, may_wait=may_wait)
         if cut is not None:
             self._enter(step.role)
-            log.info("%r: cut from offset %d to %d as the leader has it", self, before, offset)
+            log.info("%r: cutting the log from offset %d to %d, to match the leader", self, before, offset)
             self.high_watermark = min(mark, self.log.log_end_offset)
             if self.high_watermark < mark:
                 log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)
         return cut
 
     def begin_anew(self, offset: int) -> Cut:
-        """On a follower: the leader has nothing of this log. Like `begin_cut`."""
+        """On a follower whose leader has nothing of this log. Like `begin_cut`."""
         step = self._meet(Input.CUT_BEGINS)
-        log.warning("%r: begins anew at offset %d, held %r", self, offset, self.log)
+        log.warning("%r: the log starts anew at offset %d; before it was %r", self, offset, self.log)
         cut = self.log.begin_anew(offset)
         self._enter(step.role)
         self.high_watermark = self.log.log_end_offset
@@ -687,7 +689,7 @@ class Partition:
     def begin_below(self, batch: bytes, now_ms: int) -> Cut:
         """Like `begin_anew`, with the batch that contains the log start: see `Log.begin_below`."""
         step = self._meet(Input.CUT_BEGINS)
-        log.info("%r: begins with the batch in which its start %d lies", self, self.log.log_start_offset)
+        log.info("%r: the log starts with the batch that contains its start offset %d", self, self.log.log_start_offset)
         cut = self.log.begin_below(batch, now_ms, self.leader_epoch)
         self._enter(step.role)
         return cut
@@ -749,7 +751,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Everything below is decided: it precedes all open transactions and those whose marker may be lost."""
+        """The last stable offset: all records below precede open transactions and transactions whose marker may be
+        lost.
+        """
         return self.log.last_stable_offset(self.high_watermark)
 
     def check_online(self) -> None:
@@ -840,7 +844,7 @@ class Partition:
 
     def segments_replaced(self, bases: Sequence[int], next_base: int) -> None:
         """Compaction replaced the segments at `bases` with one; the segment after them is at `next_base`."""
-        if self._end.segment in bases:  # all of them lie below the high watermark
+        if self._end.segment in bases:  # all of them are below the high watermark
             self._end = Position(self._end.offset, next_base, 0)
 
     def delete(self, code: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) -> None:

@@ -5,7 +5,7 @@ known. Until it is repaired the replica must not count as complete, so the order
 
     leading          ask the controller for an ISR without this replica, and so for another leader
     following        compare with the leader's copy (`replica.second_opinion`): one reader's report is not enough
-    in sync          stop fetching and tell the leader that only the sound part is here: it asks the controller for an
+    in sync          stop fetching and tell the leader that only the intact part is here: it asks the controller for an
                      ISR without this replica
     out of sync      tell the leader the same: if it has asked for this replica's return, it withdraws the request. Five
                      seconds later, if still out of sync, compare with the leader's copy again and check the damage
@@ -62,7 +62,7 @@ class Following(LeaderCopy, Protocol):
 
 class Scan(NamedTuple):
     last_sound_base: int | None
-    """Of the last batch before the damage, or of the last batch if there is no damage."""
+    """The base offset of the last batch before the damage, or of the last batch if there is no damage."""
     is_damaged: bool
     sound_at: int = 0
     """The position of that batch."""
@@ -178,14 +178,16 @@ class Repairs:
             timer.cancel()
 
     def _is_in_sync(self, partition: Partition) -> bool:
-        """As a follower: a leader may have been elected only because no better replica was available."""
+        """Whether this follower is in sync. A leader does not count: it may have been elected only because no better
+        replica was available.
+        """
         return self._following.node_id in partition.isr and not partition.is_leader and partition.leader >= 0
 
     async def _drop_set_aside(self, partition: Partition) -> None:
         try:
             await self._recovering.set_aside.remove(partition)
         except OSError as error:
-            log.error("%r: what was set aside is no longer needed, but cannot be removed: %s", partition, error)
+            log.error("%r: the set-aside files are no longer needed, but cannot be removed: %s", partition, error)
 
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
@@ -196,8 +198,8 @@ class Repairs:
             if found is not None:
                 await self._replace(partition, found)
         except (ApiError, StorageError, OSError) as error:
-            when = "later" if could_not_be_opened(partition) else "when the damage is met again"
-            log.error("%r cannot be repaired: %s; it is tried again %s", partition, error, when)
+            when = "later" if could_not_be_opened(partition) else "when the damage is reported again"
+            log.error("%r cannot be repaired: %s; repair is tried again %s", partition, error, when)
         finally:
             self._under_way.pop(partition, None)
             self._said.pop(partition, None)
@@ -232,7 +234,9 @@ class Repairs:
         return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
 
     async def _find(self, partition: Partition, path: str | None) -> Found | None:
-        """Where the sound part ends. Includes the segment before: the damage may be in the very first batch."""
+        """Find the end of the intact part. The segment before is read, too: the damage may be in the very first
+        batch.
+        """
         owner = partition.log
         owner.check_not_being_cut()
         may_have_gaps = not owner.gaps.is_contiguous
@@ -256,11 +260,11 @@ class Repairs:
                 return None  # if the cut did not remove the damage, a reader will report it again
             last = found.last_sound_base if found.last_sound_base is not None else last
             if found.is_damaged:
-                log.warning("%r: damage in %s, sound up to the batch at offset %s", partition, where, last)
+                log.warning("%r: damage in %s, intact up to the batch at offset %s", partition, where, last)
                 asked_from = segment.base_offset if found.last_sound_base is None else found.last_sound_base
                 place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
                 start = owner.log_start_offset
-                # One sound batch goes too: the start of a damaged one cannot be looked up any more.
+                # One intact batch is cut, too: the start of a damaged one can no longer be looked up.
                 return Found(start if last is None else max(last, start), place, generation, is_unreadable=False)
         return None
 
@@ -328,12 +332,12 @@ class Repairs:
         return True
 
     async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
-        """Memory can be wrong where the disk is right, and the leader of a compacted log has other bytes there
+        """The page cache can be wrong where the disk is right, and the leader of a compacted log has other bytes there
         anyway.
         """
         if found.is_unreadable or found.place is None or await self._find(partition, found.place.path) is not None:
             return True
-        log.error("%r is not cut: what was damaged when it was read can be read now", partition)
+        log.error("%r is not cut: the damaged part can be read now", partition)
         return False
 
     async def _ask(self, partition: Partition, found: Found) -> Verdict:
@@ -341,9 +345,9 @@ class Repairs:
         if opinion.verdict is Verdict.SOUND:
             self.refused += 1
             self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
-            log.error("%r is not cut: %s, so nothing in it is damaged; a reader is wrong", partition, opinion.reason)
+            log.error("%r is not cut: %s, so nothing is damaged: the report was wrong", partition, opinion.reason)
         elif opinion.verdict is Verdict.UNKNOWN:
-            self._say(partition, f"is damaged and not cut yet: {opinion.reason}")
+            self._say(partition, f"is damaged but not cut yet: {opinion.reason}")
         return opinion.verdict
 
     def _say(self, partition: Partition, what: str) -> None:
@@ -371,7 +375,7 @@ class Repairs:
         if len(others) < needed:
             self._say(
                 partition,
-                f"is damaged and needed: {len(others)} other(s) in sync, min.insync.replicas is "
+                f"is damaged but needed: {len(others)} other(s) in sync, min.insync.replicas is "
                 f"{partition.config.min_insync_replicas}; bring other replicas back",
             )
         return len(others) >= needed
@@ -389,7 +393,9 @@ class Repairs:
         if followers is not None and followers.pending_isr is None:
             self._resigned[partition] = epoch, now_s
             others = tuple(one for one in partition.isr if one != self._following.node_id)
-            log.warning("%r is damaged here, where it is led: asking for another leader among %s", partition, others)
+            log.warning(
+                "%r is damaged on this broker, its leader: requesting another leader among %s", partition, others
+            )
             partition.propose_isr(others)
 
     async def _cut(self, partition: Partition, offset: int) -> None:
@@ -399,7 +405,9 @@ class Repairs:
             await self._recovering.start_over(partition)
             if partition.log.offline is None:
                 self.repaired += 1
-                log.warning("%r could not be read: it is fetched anew from broker %d", partition, partition.leader)
+                log.warning(
+                    "%r could not be read: the whole log is fetched again from broker %d", partition, partition.leader
+                )
             return
         if offset > partition.log.log_start_offset:
             await self._recovering.cut_at(partition, offset)

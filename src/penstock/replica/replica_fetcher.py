@@ -253,7 +253,7 @@ class ReplicaFetcher:
                 else:
                     session.meet(followed, Input.OUTDATED)
         for followed in session.take_matched():
-            if followed.partition.is_durable:  # otherwise the fetch itself has reported it
+            if followed.partition.is_durable:  # in the other case the fetch itself has reported it
                 self.claims.claimed(followed.partition)
         self._fetch()
 
@@ -328,7 +328,10 @@ class ReplicaFetcher:
     def _not_taken(self, followed: FollowedPartition, error: ApiError | StorageError, now_s: float) -> None:
         """The records could not be appended: damaged in transit or at the leader, or the disk here failed."""
         self.errors += 1
-        self._say(followed, f"what broker {self.leader_id} sent from offset {followed.asked_offset} on: {error}")
+        self._say(
+            followed,
+            f"cannot append the records of broker {self.leader_id} from offset {followed.asked_offset} on: {error}",
+        )
         if isinstance(error, StorageError) and not isinstance(error, CorruptBatch):
             # A full or broken disk: producers must not wait until this replica counts as late.
             self.claims.disown(followed, followed.partition.claimed_offset())
@@ -337,7 +340,7 @@ class ReplicaFetcher:
     def _not_fitted(self, followed: FollowedPartition, error: Exception) -> None:
         """The local log could not be made to agree with the leader's."""
         self.errors += 1
-        self._say(followed, f"it cannot be fitted to the log of broker {self.leader_id}: {error}")
+        self._say(followed, f"the log cannot be made to match the log of broker {self.leader_id}: {error}")
         self.session.delay(followed, Input.NOT_FITTED, self._clock.monotonic() + self._backoff_s())
 
     def _say(self, followed: FollowedPartition, what: str) -> None:
@@ -385,8 +388,8 @@ class ReplicaFetcher:
             self.errors += 1
             self._say(
                 followed,
-                f"broker {self.leader_id} has offsets {start_offset} to {end_offset} and does not go on from {before} "
-                f"of leader epoch {partition.log.epochs.latest}: one of the two logs may be damaged",
+                f"broker {self.leader_id} has offsets {start_offset} to {end_offset}, but does not continue from "
+                f"offset {before} of leader epoch {partition.log.epochs.latest}: one of the two logs may be damaged",
             )
             self.session.delay(followed, Input.NOT_FITTED, self._clock.monotonic() + self._backoff_s())
 

@@ -1,4 +1,4 @@
-"""Opens offline logs again when the disk is well, without a restart.
+"""Opens offline logs again when the disk works, without a restart.
 
 Every round begins with a probe: a small file is written and synced. Then each offline log is opened again, as after a
 crash. Only the stable part is trusted:
@@ -102,7 +102,7 @@ class Revivals:
         except OSError as error:
             if not self._has_told:
                 self._has_told = True
-                log.error("%d logs stay offline, the disk is not well: %s", len(self._offline), error)
+                log.error("%d logs stay offline: the disk does not work: %s", len(self._offline), error)
             return
         for partition in list(self._offline):
             is_over = partition.is_deleted or partition.log.offline is None or could_not_be_opened(partition)
@@ -138,8 +138,8 @@ class Revivals:
             if fresh.log_end_offset < (high_watermark if is_alone else end):
                 fresh.close(clean=False)
                 log.error(
-                    "%r stays offline: of %d offsets %d are left, and only a new leader epoch may go on from there; "
-                    "restart this broker, or bring other replicas back",
+                    "%r stays offline: of %d offsets %d are left, and only a new leader epoch may continue from "
+                    "there; restart this broker, or bring other replicas back",
                     partition,
                     end,
                     fresh.log_end_offset,
@@ -174,7 +174,7 @@ class Revivals:
         self._ended_s = self._loop.time()
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler(
-                {"message": "opening logs again failed", "exception": error, "task": task}
+                {"message": "reopening offline logs failed", "exception": error, "task": task}
             )
         if self._offline:
             self._try_later()

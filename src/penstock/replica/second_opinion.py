@@ -1,7 +1,7 @@
 """Compares a replica that a reader reports as damaged with its leader's copy, before anything is cut.
 
 A reader can be wrong: about the results of compaction, about epochs, because of a bug. Then the leader's copy looks the
-same, and cutting one replica after the other would erase sound records everywhere. So the leader is asked for the
+same, and cutting one replica after the other would erase intact records everywhere. So the leader is asked for the
 batches around the place. If it has the same bytes, nothing is damaged. If its bytes differ and their checksums match,
 the damage is here. If its copy is damaged too, or it does not answer, nothing is cut.
 """
@@ -79,7 +79,7 @@ async def ask(leader: LeaderCopy, workers: Workers, partition: Partition, damage
     except TimeoutError:
         return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} does not answer")
     except CorruptBatch as error:
-        return Opinion(Verdict.UNKNOWN, f"what broker {partition.leader} has there is damaged as well: {error}")
+        return Opinion(Verdict.UNKNOWN, f"the copy of broker {partition.leader} is damaged there as well: {error}")
     except ApiError as error:
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # it has no batches there that could be the same
             return Opinion(Verdict.DAMAGED)
@@ -108,7 +108,7 @@ async def _compare(leader: LeaderCopy, workers: Workers, partition: Partition, d
 
 class _Checked(NamedTuple):
     end: int
-    """Of the batch at the place, or of the last one if that comes before it."""
+    """The end of the batch at the place, or of the last batch if that comes before it."""
     next_offset: int
 
 

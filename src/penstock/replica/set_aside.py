@@ -1,4 +1,4 @@
-"""Keeps the parts that a repair takes out of damaged logs until a sound copy is back in sync.
+"""Keeps the parts that a repair takes out of damaged logs until an intact copy is back in sync.
 
     <topic>-<partition>.<random>-damaged        the end of a log that was cut, or a whole one that could not be opened
     <topic>-<partition>.<random>-damaged.tmp    unfinished; removed at start
@@ -44,9 +44,9 @@ Key: TypeAlias = tuple[bytes, int]
 class Aside(NamedTuple):
     path: str
     start_offset: int
-    """It contains everything from here to the end of the log."""
+    """The part contains everything from this offset to the end of the log."""
     committed_end: int
-    """The committed part ended here: a sound copy reaches at least this offset."""
+    """The committed part ended here: an intact copy reaches at least this offset."""
     is_cut: bool
     """Whether it is known to be no longer in the log."""
     source: tuple[Log, int] | None = None
@@ -75,7 +75,7 @@ class SetAside:
                 self._read_one(path)
 
     def _remove_unfinished(self, path: str) -> None:
-        """Its log was not cut."""
+        """Remove a part that was not completed: its log was not cut."""
         try:
             self._disk.remove_directory(path)
         except OSError as error:
@@ -88,7 +88,7 @@ class SetAside:
             kept = Aside(path, int(said["start"]), int(said["committed"]), said["is_cut"] is True)
             self._kept.setdefault(key, []).append(kept)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s does not say what it is (%s): it stays until somebody removes it", path, error)
+            log.warning("%s has no valid description (%s): it stays until somebody removes it", path, error)
 
     def forget_others(self, known: Collection[Key]) -> None:
         """Remove the parts of partitions that are gone. Blocks."""
@@ -122,7 +122,7 @@ class SetAside:
         await self._remove(key, earlier)
 
     async def was_cut(self, partition: Partition) -> None:
-        """The kept part is not in the log any more. If that cannot be noted, the next cut keeps its part too."""
+        """The kept part is no longer in the log. If that cannot be noted, the next cut keeps its part, too."""
         key = _key(partition)
         for kept in [one for one in self._kept.get(key, ()) if not one.is_cut]:
             if kept.start_offset < partition.log.log_end_offset:
@@ -131,7 +131,7 @@ class SetAside:
             try:
                 await self._workers.run(partial(self._describe, partition, kept.path, noted))
             except OSError as error:
-                log.warning("%s does not say that its log was cut: %s", kept.path, error)
+                log.warning("cannot note in %s that its log was cut: %s", kept.path, error)
             self._kept[key] = [noted if one == kept else one for one in self._kept.get(key, ())]
 
     def _write_tail(self, partition: Partition, tail: LogTail, kept: Aside) -> None:
@@ -177,17 +177,17 @@ class SetAside:
 
     def _note(self, partition: Partition, kept: Aside) -> None:
         self._kept.setdefault(_key(partition), []).append(kept)
-        log.warning(
-            "%r: what is taken out of it is kept in %s until this replica is in sync again", partition, kept.path
-        )
+        log.warning("%r: the removed part is kept in %s until this replica is in sync again", partition, kept.path)
 
     async def remove(self, partition: Partition) -> None:
-        """A sound copy is in sync, or the partition is gone. Raises OSError: then the parts are still there."""
+        """Remove the kept parts: an intact copy is in sync, or the partition is gone. Raises OSError: then the parts
+        are still there.
+        """
         kept = self._kept.get(_key(partition), [])
         done = [one for one in kept if partition.is_deleted or one.committed_end <= partition.log.log_end_offset]
         if done:
             await self._remove(_key(partition), done)
-            why = "the partition is gone" if partition.is_deleted else "a sound copy is in sync"
+            why = "the partition is gone" if partition.is_deleted else "an intact copy is in sync"
             log.info("%r: %s removed: %s", partition, ", ".join(one.path for one in done), why)
 
     async def _remove(self, key: Key, done: list[Aside]) -> None:

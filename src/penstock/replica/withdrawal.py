@@ -53,7 +53,7 @@ class Withdrawals:
         self._asked: dict[Partition, _Asked] = {}
 
     def look_at(self, partition: Partition) -> None:
-        """The log may have become unusable or usable, or the role has changed. Cheap to repeat."""
+        """Call when the log may have become unusable or usable, or when the role has changed. Cheap to repeat."""
         if partition.is_deleted:
             self._asked.pop(partition, None)
         elif not is_unusable(partition):
@@ -82,10 +82,13 @@ class Withdrawals:
         if others:
             # If a disk hangs, `replica.disk_watch` logs one line for all of its partitions.
             level = logging.DEBUG if partition.host.is_disk_hung else logging.WARNING
-            log.log(level, "%r cannot be led here any more: asking for another leader among %s", partition, others)
+            log.log(level, "this broker can no longer lead %r: requesting another leader among %s", partition, others)
             partition.propose_isr(others)
         elif is_offline:
-            log.error("%r is offline and nobody else is in sync: mend the disk, or bring others back", partition)
+            log.error(
+                "%r is offline and no other replica is in sync: repair the disk, or bring other replicas back",
+                partition,
+            )
 
     def _is_due(self, partition: Partition) -> bool:
         """The metadata has changed since the last request, or the request may be lost."""

@@ -45,7 +45,7 @@ class CleanerProcess:
                 yield outcome
         finally:
             if not is_done:
-                self._kill()  # it may still work on an abandoned plan
+                self._kill()  # the process may still work on an abandoned plan
 
     async def rest(self) -> None:
         self._kill()
@@ -55,7 +55,7 @@ class CleanerProcess:
         self._kill()
 
     def close(self) -> None:
-        """Call after `stop`, when no outcome is awaited any more."""
+        """Call after `stop`, when no caller waits for an outcome any longer."""
         self._thread.shutdown()
 
     def _send(self, plan: CleanPlan) -> None:
@@ -92,7 +92,7 @@ class CleanerProcess:
         return line
 
     def _kill(self) -> None:
-        """Loses nothing: its output counts only once the broker has put it in place."""
+        """Killing it loses nothing: its output counts only after the broker has put it in place."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

@@ -1,8 +1,8 @@
 """The cluster's secret as a file: 256 bits that every node has, readable by its owner alone.
 
-    cluster.secret   in the data directory, or the file named by penstock.cluster.secret.file: one secret a line, 43
-                     characters of URL-safe base64. The first is presented to other nodes, all are accepted: so a secret
-                     can be changed without stopping the cluster. Lines that begin with # are ignored.
+    cluster.secret   in the data directory, or the file named by penstock.cluster.secret.file: one secret per line,
+                     43 characters of URL-safe base64. The first is presented to other nodes, all are accepted: so a
+                     secret can be changed without stopping the cluster. Lines that begin with # are ignored.
 
 A single node creates its own at the first start. A node of a larger cluster must be given one: nodes with different
 secrets would reject each other.
@@ -33,12 +33,12 @@ def parse_secrets(text: str, path: str) -> tuple[bytes, ...]:
     lines = [line.strip() for line in text.splitlines()]
     words = [line for line in lines if line and not line.startswith("#")]
     if not 1 <= len(words) <= MAX_SECRETS:
-        raise ConfigError(f"{path} has {len(words)} secrets: write 1 to {MAX_SECRETS}, one a line; {_HOW}")
+        raise ConfigError(f"{path} has {len(words)} secrets: write 1 to {MAX_SECRETS}, one per line; {_HOW}")
     return tuple(_decode(word, path) for word in words)
 
 
 def is_secret(word: str) -> bool:
-    """Whether it looks like a secret."""
+    """Whether the text has the form of a secret."""
     return len(_bytes_of(word.strip())) == SECRET_BYTES
 
 
@@ -53,7 +53,7 @@ def _bytes_of(word: str) -> bytes:
 def _decode(word: str, path: str) -> bytes:
     secret = _bytes_of(word)
     if len(secret) != SECRET_BYTES:
-        raise ConfigError(f"{path}: a line is no cluster secret (43 characters of URL-safe base64); {_HOW}")
+        raise ConfigError(f"{path}: a line is not a cluster secret (43 characters of URL-safe base64); {_HOW}")
     return secret
 
 
@@ -69,9 +69,9 @@ def read_secrets(path: str) -> tuple[bytes, ...] | None:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no file of cluster secrets; {_HOW}") from error
+        raise ConfigError(f"{path} is not a file of cluster secrets; {_HOW}") from error
     if len(text) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes: it is no file of cluster secrets; {_HOW}")
+        raise ConfigError(f"{path} is larger than {MAX_FILE_BYTES} bytes: it is not a file of cluster secrets; {_HOW}")
     return parse_secrets(text, path)
 
 
@@ -96,7 +96,7 @@ def write_secrets(path: str, text: str) -> None:
             os.close(directory)
     except FileExistsError as error:
         os.unlink(passing)
-        raise ConfigError(f"{path} is there already: remove it first if no node needs it") from error
+        raise ConfigError(f"{path} exists already: remove it first if no node needs it") from error
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error
 
@@ -112,7 +112,7 @@ def secrets_of_node(directory: str, named: str | None, entropy: Entropy, *, is_c
     if is_clustered:
         raise ConfigError(
             f"this node is one of several and has no cluster secret: put the file that all nodes share at {path}, or "
-            f"name it in penstock.cluster.secret.file ({_HOW}, penstock cluster secret prints that of a node)"
+            f"name it in penstock.cluster.secret.file ({_HOW}, penstock cluster secret prints the secret of a node)"
         )
     write_secrets(path, new_secret(entropy))
     return read_secrets(path) or ()

@@ -25,7 +25,8 @@ from typing import Final
 FULL: Final = 2
 LONG_S: Final = 0.02
 THRESHOLDS: Final = (500, 2, 1000)
-"""Net allocations before a pass over the youngest; such passes before the middle ones; those before a full pass."""
+"""Thresholds of the three generations: net allocations before a young pass, young passes before a middle pass, middle
+passes before a full pass."""
 
 
 class Collector:
@@ -44,7 +45,7 @@ class Collector:
 
     def settle(self) -> None:
         """The process has started: its objects stay and are not visited again. Young garbage is collected first."""
-        gc.collect(1)  # not the old ones: with thousands of partitions that blocks the loop for half a second
+        gc.collect(1)  # not the old generation: with thousands of partitions that blocks the loop for half a second
         self._freeze()
         gc.set_threshold(*THRESHOLDS)
 

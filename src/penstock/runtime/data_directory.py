@@ -7,7 +7,7 @@
 
 A metadata log without meta.properties is refused: formatting would give the data another cluster id. So is the
 directory in which `penstock start --nodes` keeps the data directories of several nodes (node-1, node-1.properties and
-so on): a broker does not run among them.
+so on): a broker must not use that directory as its own.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def holds_nodes(path: str) -> bool:
         os.path.exists(os.path.join(path, name, file))
         for name in names
         if _NODE.fullmatch(name) and f"{name}.properties" in names
-        for file in (LOCK, META_PROPERTIES)  # partition directories of a topic "node" have neither
+        for file in (LOCK, META_PROPERTIES)  # partition directories of a topic named "node" have neither file
     )
 
 

@@ -1,4 +1,4 @@
-"""How many of the process's file descriptors connections may take."""
+"""How many of the process's file descriptors may be used by connections."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class OsFile:
         try:
             os.preadv(self._fd, [bytearray(1)], position, os.RWF_NOWAIT)
         except OSError as error:
-            # Any other error is left to the reader, off the loop.
+            # The reader, off the loop, reports any other error.
             return error.errno in _UNSUPPORTED
         return True
 

@@ -1,4 +1,4 @@
-"""Group commit's fdatasync in a few threads, for kernels without the asynchronous one; outcomes return to the loop.
+"""Group commit's fdatasync in a few threads, for kernels without asynchronous fdatasync. Outcomes return to the loop.
 
 The flush of one log is one job. Logs do not wait for each other, and file systems with a journal merge the syncs of
 several threads into one commit, so threads help even on one disk. Outcomes that arrive while the loop is busy are
@@ -42,7 +42,7 @@ class Outcomes:
         try:
             self._loop.call_soon_threadsafe(self.tell)
         except RuntimeError:
-            # The loop is closed: no outcome is awaited any more.
+            # The loop is closed: nobody waits for an outcome.
             return
 
     def tell(self) -> None:

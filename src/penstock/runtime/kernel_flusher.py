@@ -78,7 +78,7 @@ class KernelAio:
         return result
 
     def fdatasync(self, fd: int, key: int) -> None:
-        """Begin; `done` returns `key` when it has ended. Raises OSError if it cannot begin."""
+        """Submit a sync; `done` returns `key` when it has ended. Raises OSError if it cannot be submitted."""
         _IOCB.pack_into(self._control, 0, key, 0, 0, FDSYNC, 0, fd, 0, 0, 0, 0, TELL_EVENTFD, self.eventfd)
         self._check(self._syscall(self._calls.submit, self._context, 1, self._controls))
 
@@ -131,7 +131,7 @@ class KernelFlusher:
         except OSError as error:
             if error.errno != errno.EAGAIN:  # unsupported here, now and later
                 self._is_refused = True
-                log.info("fdatasync by the kernel's asynchronous I/O refused (%s): threads flush from now on", error)
+                log.info("the kernel refused asynchronous fdatasync (%s): threads flush from now on", error)
             self._threads.flush(files, directories, on_stable)
             return
         self._under_way[key] = (file, on_stable)

@@ -1,4 +1,4 @@
-"""uvloop with a measured length of every turn, and `run` for a coroutine on it.
+"""uvloop with a measurement of every turn's length, and `run` for a coroutine on it.
 
 A turn is one round of the loop: due timers, queued callbacks, and input of sockets and threads. A request that arrives
 now may have to wait for that long. uvloop has no hook around its poll. So a callback of our own is first in the queue

@@ -3,7 +3,7 @@
     event loop held for 312 ms by storage/log_files.py:184 _drop_from < storage/log_files.py:169 begin_anew < ...
 
 The innermost frame comes first. The thread samples a few times during a turn and names the most frequent place. A turn
-that held the interpreter itself (native code) cannot be sampled and is named as such. At most one line in `QUIET_S`.
+that held the interpreter itself (native code) cannot be sampled, and the line says so. At most one line in `QUIET_S`.
 
 A starting process imports modules and opens files, and no client waits for it yet. So no stall is reported before
 `started`, except a turn that does not end. All stalls are counted.
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 QUIET_S = 10.0
 HUNG_S = 5.0  # a longer turn is reported before it ends
 DEPTH = 6
-UNNAMED = ", by code that cannot be named (a C extension, or no free CPU)"
+UNNAMED = ", by code that could not be sampled (a C extension, or no free CPU)"
 _PACKAGE = os.path.dirname(os.path.abspath(penstock.__file__)) + os.sep
 _SELF = __file__.removesuffix("_watchdog.py") + ".py"
 
@@ -77,7 +77,7 @@ class LoopWatchdog:
         frame = sys._current_frames().get(self._thread_id)
         if frame is not None and turns.number == number:
             self._seen.setdefault(number, Counter())[_places(frame)] += 1
-        del frame  # it would keep objects of the loop alive
+        del frame  # the frame would keep objects of the loop alive
         if taken_s > HUNG_S and self._told_hung != number:
             self._told_hung = number
             log.error("event loop held for %.1f s so far%s", taken_s, self._place_of(number))

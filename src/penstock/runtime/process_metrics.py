@@ -23,7 +23,7 @@ class ProcessMetrics:
         yield gauge("process_resident_memory_bytes", "Memory in RAM.", (), _resident())
         yield gauge("process_open_fds", "Open file descriptors.", (), _open_files())
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        yield gauge("process_max_fds", "Bound of open file descriptors.", (), [((), limit)])
+        yield gauge("process_max_fds", "Limit of open file descriptors.", (), [((), limit)])
 
 
 def _resident() -> list[Sample]:

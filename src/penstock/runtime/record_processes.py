@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 MODULE = "penstock.runtime.record_worker"
 PATIENT = "patient"  # its argument: selects the lower priority
 MOST = 2
-CALL_CPU_S = 10.0  # properly bounded work takes a fraction of that
+CALL_CPU_S = 10.0  # work within its bounds takes a fraction of that
 CALL_S = 30.0  # wall-clock limit, for a starved process
 IDLE_S = 60.0
 LENGTH_BYTES = 4
@@ -121,7 +121,7 @@ class RecordProcesses:
                 answer = _receive(process.stdout, time.monotonic() + CALL_S)
             except (OSError, EOFError, TimeoutError) as error:
                 log.warning("a process for records was lost in %s: %s", work.__name__, error or "it died")
-                raise StorageError(f"records could not be looked into: {error or 'the process died'}") from error
+                raise StorageError(f"records could not be read: {error or 'the process died'}") from error
             is_well = True
         finally:
             self._give_back(process, is_patient=is_patient, is_well=is_well)
@@ -129,7 +129,7 @@ class RecordProcesses:
         if isinstance(failure, ApiError):
             raise failure
         if failure is not None:
-            raise StorageError(f"records could not be looked into: {failure}")
+            raise StorageError(f"records could not be read: {failure}")
         result: T = outcome
         return result
 

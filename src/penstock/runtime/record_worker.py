@@ -22,7 +22,8 @@ from penstock.model.errors import ApiError
 from penstock.records.examine import TookTooLong
 
 NICE = 5  # the loop comes first
-PATIENT_NICE = 10  # if lower, groups with expressions would wait for seconds on a busy machine
+# with a lower priority, groups that subscribe by regular expression would wait for seconds on a busy machine
+PATIENT_NICE = 10
 MAX_MEMORY_BYTES = 2 << 30
 _LENGTH_BYTES = 4
 
@@ -61,7 +62,7 @@ def _answer(target: IO[bytes], call: bytes) -> None:
             signal.setitimer(signal.ITIMER_PROF, 0)
     except ApiError as error:
         failure = error
-    except (Exception, MemoryError) as error:  # sent to the caller, which has a log
+    except (Exception, MemoryError) as error:  # sent to the caller, which can log it
         failure = f"{type(error).__name__}: {error}"
     body = pickle.dumps((outcome, failure), pickle.HIGHEST_PROTOCOL)
     target.write(len(body).to_bytes(_LENGTH_BYTES, "big"))

@@ -19,7 +19,7 @@ class TurnMetrics:
         turns = self._loop.turns
         yield histogram(
             "penstock_loop_turn_seconds",
-            "Turns of the event loop: a request that arrives may have to wait for as long as one takes.",
+            "Duration of event loop turns: a request that arrives may have to wait for one turn.",
             (),
             [HistogramSample((), BOUNDS_S, list(turns.counts), turns.sum_s)],
         )
@@ -28,7 +28,7 @@ class TurnMetrics:
         )
         yield counter(
             "penstock_loop_stalls_total",
-            "Turns that took longer than penstock.loop.stall.ms; the log names what held the loop.",
+            "Turns that took longer than penstock.loop.stall.ms; the log names the code that held the loop.",
             (),
             [((), turns.stalled)],
         )

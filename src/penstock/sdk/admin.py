@@ -67,7 +67,7 @@ class Admin:
     async def offsets(
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
-        """For a time: the offset of the first record not older, or the end offset if there is none."""
+        """For a time: the offset of the first record at or after it, or the end offset if there is none."""
         return await asyncio.to_thread(self._blocking.offsets, partitions, at)
 
     async def groups(self) -> list[GroupListing]:
@@ -92,7 +92,7 @@ class Admin:
     async def reset_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], to: Position | ShiftBy, *, dry_run: bool = False
     ) -> list[OffsetChange]:
-        """As `BlockingAdmin.reset_offsets`."""
+        """Like `BlockingAdmin.reset_offsets`."""
         return await asyncio.to_thread(self._blocking.reset_offsets, group_id, partitions, to, dry_run=dry_run)
 
     async def configs(self, kind: Kind, name: str) -> list[ConfigSetting]:

@@ -75,7 +75,7 @@ MOVED = frozenset(
         "UNKNOWN_LEADER_EPOCH",
     )
 )
-"""Errors, by librdkafka's names, of a broker that is not the right one to ask, or not ready yet."""
+"""Errors, by librdkafka's names, of a broker that is not the leader, coordinator or controller, or not ready yet."""
 MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # librdkafka's limits
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
@@ -187,7 +187,7 @@ class BlockingAdmin:
     def offsets(
         self, partitions: Iterable[TopicPartition], at: Literal["earliest", "latest"] | datetime
     ) -> dict[TopicPartition, int]:
-        """For a time: the offset of the first record not older, or the end offset if there is none."""
+        """For a time: the offset of the first record at or after it, or the end offset if there is none."""
         found = self._offsets(partitions, at)
         for error in found.values():
             if not isinstance(error, int):
@@ -404,7 +404,9 @@ class BlockingAdmin:
         )
 
     def _check_resource(self, kind: Kind, name: str) -> None:
-        """Checks the names. librdkafka asks the named broker itself, and would wait for one that does not exist."""
+        """Checks the names. librdkafka sends the request to the named broker, and would wait for a broker that does not
+        exist.
+        """
         if kind not in _RESOURCES:
             raise BadSetting(f"there are settings of a {', a '.join(_RESOURCES)}, but not of a {kind!r}")
         if not isinstance(name, str) or not name:

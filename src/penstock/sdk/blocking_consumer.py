@@ -168,7 +168,7 @@ class BlockingConsumer:
         return taken[0] if taken else None
 
     def fill(self, timeout_s: float) -> None:
-        """Waits for one message, then takes all others that have arrived."""
+        """Waits for one message, then takes all other messages that have arrived."""
         self._open()
         if self._error is not None:
             error, self._error = self._error, None
@@ -301,7 +301,7 @@ class BlockingConsumer:
         return offsets
 
     def transactional_offsets(self, what: Commitable | None) -> tuple[dict[TopicPartition, int], Any]:
-        """Offsets for a transaction of a producer, and the membership in the group that goes with them."""
+        """Offsets for a producer's transaction, and this consumer's group metadata."""
         self._open()
         if self._config.group is None:
             raise BadSetting("send_offsets needs a consumer with a group: give group=...")
@@ -327,7 +327,8 @@ class BlockingConsumer:
             self._commit(offsets, doing)
         if gone and not is_everything:
             raise CommitFailed(
-                f"{doing} {', '.join(map(str, gone))}: they now belong to other members, which read the records again",
+                f"{doing} {', '.join(map(str, gone))}: these partitions now belong to other members, which will read "
+                "the records again",
                 "ASSIGNMENT_LOST",
             )
 
@@ -353,7 +354,7 @@ class BlockingConsumer:
         return self._lookup.bounds(partition)
 
     def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record not older than the time; None if there is none."""
+        """The offset of the first record at or after the time; None if there is none."""
         self._open()
         return self._lookup.at(times)
 
@@ -415,7 +416,7 @@ class BlockingConsumer:
         self._statistics.received(document, self._counts())
 
     def _on_commit(self, error: KafkaError | None, partitions: list[LibrdkafkaPartition]) -> None:
-        """Called after automatic commits. The others return their result directly."""
+        """Called after automatic commits. Other commits return their result directly."""
         if error is None:
             self._commits += 1
         elif error.code() != KafkaError._NO_OFFSET:

@@ -156,7 +156,7 @@ class Consumer:
         return await self._thread.call(self._core.bounds, partition)
 
     async def offsets_at(self, times: Mapping[TopicPartition, datetime]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record not older than the time; None if there is none."""
+        """The offset of the first record at or after the time; None if there is none."""
         return await self._thread.call(self._core.offsets_at, times)
 
     def metrics(self) -> ConsumerMetrics:
@@ -165,7 +165,7 @@ class Consumer:
     # -- the end ---------------------------------------------------------------------------------------------
 
     async def close(self, *, is_done: bool = True) -> None:
-        """As `BlockingConsumer.close`."""
+        """Like `BlockingConsumer.close`."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -10,8 +10,8 @@ ClientError(sentence, name)            name: Kafka's or librdkafka's name of the
 |   `-- NotAllowed                     authentication or authorisation
 +-- DeliveryFailed                     a record was not acknowledged
 +-- TransactionAborted                 the transaction failed and is aborted: begin it again
-+-- ProducerFailed                     the producer cannot go on: make a new one
-|   `-- ProducerFenced                 another producer has begun with its transactional id
++-- ProducerFailed                     the producer is unusable: make a new one
+|   `-- ProducerFenced                 another producer has started with the same transactional id
 +-- CommitFailed                       the partitions now belong to another member
 +-- NotPolled                          more than max_poll_interval_ms between two polls
 `-- ClientClosed                       used after close
@@ -148,7 +148,7 @@ _ADVICE: dict[int, str] = {
 def translate(
     error: KafkaError, doing: str, servers: str, *, is_down: bool = False, changes: bool = True
 ) -> ClientError:
-    """`doing` opens the sentence ("cannot create topic x"). `is_down`: no broker has answered lately. `changes`: the
+    """`doing` opens the sentence ("cannot create topic x"). `is_down`: no broker has answered recently. `changes`: the
     request changes something, so that its outcome is unknown after a timeout."""
     code = error.code()
     if code in _NO_CONNECTION or (is_down and code in TIMEOUTS):

@@ -129,7 +129,8 @@ class Producer:
             if isinstance(result, ClientError):
                 future.set_exception(result)
                 if result.name == ABORTED:
-                    future.exception()  # seen: an abort is no surprise that asyncio has to log for each record
+                    # mark the exception as retrieved: after an abort asyncio must not log it for each record
+                    future.exception()
             else:
                 future.set_result(result)
 

@@ -72,7 +72,7 @@ class ProducerOptions(TypedDict, total=False):
 class ProducerConfig:
     acks: Literal["all", 0, 1] = "all"
     idempotent: bool | None = None
-    """Retries never write a record twice or out of order. Needs acks="all". None: on if acks is "all"."""
+    """If True, retries never write a record twice or out of order. Needs acks="all". None: on if acks is "all"."""
     batch_size_bytes: int = 16_384
     linger_ms: float = 10
     """How long a batch waits for more records."""
@@ -132,7 +132,8 @@ class ProducerConfig:
         return {
             "transactional.id": self.transactional_id,
             "transaction.timeout.ms": self.transaction_timeout_ms,
-            "delivery.timeout.ms": min(self.delivery_timeout_ms, self.transaction_timeout_ms),  # librdkafka wants that
+            # librdkafka requires that
+            "delivery.timeout.ms": min(self.delivery_timeout_ms, self.transaction_timeout_ms),
         }
 
 
@@ -356,7 +357,9 @@ class ProducerEngine:
 
 @contextmanager
 def _fatal_error_told() -> Iterator[None]:
-    """confluent-kafka raises a fatal error once, in the call that serves callbacks. Each later call says it again."""
+    """confluent-kafka raises a fatal error once, in the call that serves callbacks. Here each later call raises it
+    again.
+    """
     try:
         yield
     except KafkaException as error:

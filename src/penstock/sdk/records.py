@@ -16,7 +16,7 @@ from penstock.sdk.errors import BadSetting
 Payload: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 Position: TypeAlias = int | datetime | Literal["earliest", "latest", "committed"]
-"""A start position: an offset, a time (the first record not older), an end of the log, or the committed offset."""
+"""A start position: an offset, a time (the first record at or after it), an end of the log, or the committed offset."""
 
 
 def checked_partitions(given: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -90,7 +90,7 @@ class Delivery:
     """None with acks=0: the broker does not return it."""
     timestamp_ms: int | None
     latency_ms: float
-    """From `send` to the acknowledgement."""
+    """The time from `send` to the acknowledgement."""
 
 
 def record_of(message: Message) -> Record:

@@ -41,7 +41,9 @@ class ClusterConnection:
     def __init__(
         self, servers: str | None, client_id: str, settings: Mapping[str, object], begin_with: str | None = None
     ) -> None:
-        """`begin_with`: the only server that librdkafka gets; otherwise it tries all of them in any order."""
+        """`begin_with`: the only bootstrap server for librdkafka. Without it, librdkafka tries all servers in any
+        order.
+        """
         self.servers = str(settings.get("bootstrap.servers") or bootstrap_servers(servers))
         self._begin_with = begin_with or self.servers
         self._client_id = client_id
@@ -64,13 +66,13 @@ class ClusterConnection:
         }
 
     def heard(self, error: KafkaError) -> None:
-        # With several servers, an error of one says nothing about the others.
+        # With several servers, an error of one server says nothing about the others.
         if error.code() == KafkaError._ALL_BROKERS_DOWN or (error.code() in _DOWN and "," not in self.servers):
             self.is_down = True
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._are_all_down:
             self._are_all_down = True
             if self.has_answered:
-                log.warning("no broker at %s answers any more", self.servers)
+                log.warning("the brokers at %s no longer answer", self.servers)
         log.debug("%s: %s", error.name(), error.str())
 
     def answered(self) -> None:

@@ -1,8 +1,7 @@
 """Transactions of one producer: begin, offsets of a group, commit, abort, each as one blocking call.
 
-librdkafka says of an error whether the call may be repeated, whether the transaction must be aborted, or whether the
-producer is of no more use (fatal). Invariant: after `commit` or `abort` no transaction is open, or the producer begins
-no other one.
+librdkafka classifies each error: the call may be repeated, the transaction must be aborted, or the producer is unusable
+(fatal). Invariant: after `commit` or `abort` no transaction is open, or the producer cannot begin another one.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ class TransactionEngine:
         self._is_initialised = False
         self._is_open = False
         self._failure: ClientError | None = None
-        """The reason why this producer begins no other transaction."""
+        """The reason why this producer cannot begin another transaction."""
 
     @property
     def is_open(self) -> bool:
         return self._is_open
 
     def initialise(self) -> None:
-        """Fences earlier producers with this transactional id, and ends their transactions. Once for a producer."""
+        """Fences earlier producers with this transactional id, and ends their transactions. Done once per producer."""
         if not self._is_initialised:
             self._connection.check()
             self._call(self._client.init_transactions, f"cannot begin with transactional id {self._id}")
@@ -58,7 +57,9 @@ class TransactionEngine:
         if self._failure is not None:
             raise self._failure
         if self._is_open:
-            raise BadSetting("a transaction of this producer is open: it has one at a time", "TRANSACTION_OPEN")
+            raise BadSetting(
+                "this producer already has an open transaction: commit or abort it first", "TRANSACTION_OPEN"
+            )
         self.initialise()
         try:
             self._client.begin_transaction()
@@ -87,8 +88,8 @@ class TransactionEngine:
             raise
         except TimedOut as error:
             self._failure = TimedOut(
-                f"{doing}: no answer in time. It may still be committed or aborted. Make a new producer with the same "
-                "transactional id: the outcome is settled then",
+                f"{doing}: no answer in time. The transaction may still be committed or aborted. Make a new producer "
+                "with the same transactional id: then the outcome is final",
                 error.name,
             )
             raise self._failure from error
@@ -125,8 +126,8 @@ class TransactionEngine:
     def _error(self, reason: KafkaError, doing: str) -> ClientError:
         if reason.fatal() and reason.code() in FENCED:
             self._failure = ProducerFenced(
-                f"{doing}: another producer with transactional id {self._id} has begun since, or the transaction was "
-                "open for longer than transaction_timeout_ms. This producer cannot go on",
+                f"{doing}: another producer with transactional id {self._id} has started since, or the transaction "
+                "was open for longer than transaction_timeout_ms. Make a new producer",
                 reason.name(),
             )
             return self._failure
@@ -134,7 +135,7 @@ class TransactionEngine:
             self._failure = ProducerFailed(f"{self._sentence(reason, doing)}. Make a new producer", reason.name())
             return self._failure
         if reason.txn_requires_abort():
-            return TransactionAborted(f"{doing}, it is aborted: {reason.str()}", reason.name())
+            return TransactionAborted(f"{doing}; the transaction is aborted: {reason.str()}", reason.name())
         if reason.code() in TIMEOUTS or reason.retriable():
             return TimedOut(f"{doing}: no answer in time", reason.name())
         return self._connection.error(reason, doing)

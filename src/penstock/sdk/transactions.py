@@ -1,7 +1,7 @@
 """The transactions that `producer.transaction()` returns: context managers that commit at the end of their block.
 
-An exception in the block aborts, and is raised again. If the producer itself is of no more use, `ProducerFailed` is
-raised in its place.
+An exception in the block aborts the transaction, and is raised again. If the producer has become unusable,
+`ProducerFailed` is raised instead.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BlockingTransaction:
         self._engine = engine
 
     def send_offsets(self, consumer: BlockingConsumer, what: Commitable | None = None) -> None:
-        """As `Transaction.send_offsets`."""
+        """Like `Transaction.send_offsets`."""
         offsets, metadata = consumer.transactional_offsets(what)
         if offsets:
             self._engine.send_offsets(offsets, metadata)
@@ -97,11 +97,11 @@ def _abort(engine: TransactionEngine, because: BaseException) -> None:
     except ProducerFailed as error:
         raise error from because
     except ClientError as error:
-        log.warning("%s; the coordinator aborts it when its time-out is over", error)
+        log.warning("%s; the coordinator aborts it when its timeout is over", error)
 
 
 async def _to_the_end(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """In a thread. A cancelled caller waits for the end of the call: librdkafka takes one call at a time."""
+    """Runs the call in a thread. A cancelled caller still waits for its end: librdkafka takes one call at a time."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
         return await asyncio.shield(running)

@@ -35,7 +35,7 @@ class SimDirectory:
     def __init__(self, path: str, cluster_id: str, machine: str) -> None:
         self.path = path
         self.cluster_id = cluster_id
-        # As over the wire: 16 bytes in base64. Other text would come back changed.
+        # The same form as over the wire: 16 bytes in base64. Other text would not survive decoding.
         self.secrets: tuple[bytes, ...] = (CLUSTER_SECRET,)
         self.directory_id = urlsafe_b64encode(f"disk of {machine}".encode().ljust(16)[:16]).decode().rstrip("=")
 
@@ -43,7 +43,7 @@ class SimDirectory:
         self.cluster_id = cluster_id
 
     def close(self) -> None:
-        """Nothing is held."""
+        """The simulated directory has no lock to release."""
 
 
 def broker_config(host: str, node_id: int, settings: Mapping[str, str] | None = None) -> BrokerConfig:

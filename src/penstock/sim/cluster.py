@@ -85,7 +85,7 @@ class SimCluster:
         return self.machines[number].is_running
 
     def is_serving(self, number: int) -> bool:
-        """It has started, and was not told to stop."""
+        """It has started, and nobody has stopped it."""
         return number in self.nodes and self._serving.get(number) is self.nodes[number]
 
     def start(self, number: int) -> asyncio.Future[SimBroker]:
@@ -139,8 +139,8 @@ class SimCluster:
         self.died(number)
 
     async def stop(self, number: int) -> None:
-        """As on SIGTERM, then kill -9 if that takes too long. A disk failure meanwhile ends it too.
-        A node that does not serve yet is ended by the signal, because it has no handler.
+        """End the process as SIGTERM does, then with kill -9 if that takes too long. A disk failure meanwhile ends it,
+        too. A node that does not serve yet is ended by the signal, because it has no handler.
         """
         if not self.is_serving(number):
             self.kill(number)
@@ -168,7 +168,7 @@ class SimCluster:
                 self.kill(number)
 
     def _failed(self, number: int, process: SimProcess, error: Exception) -> None:
-        """It cannot continue: like `penstock start` it stops and exits, and its supervisor restarts it."""
+        """The node cannot continue: like `penstock start` it stops and exits, and its supervisor restarts it."""
         self.world.trace.note(process.name, f"leaves the cluster: {type(error).__name__}")
         self.failures += 1
         self.world.spawn(DRIVER, self._start_again(number, process))

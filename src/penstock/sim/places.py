@@ -12,7 +12,7 @@ from typing import Any
 from penstock.sim.machine.loop import SimError
 
 Make = Callable[[Any], Any]
-"""From the original to its replacement."""
+"""A function from the original to its replacement."""
 
 
 class NoSuchPlace(SimError):

@@ -1,4 +1,4 @@
-"""What a seed decides before its history begins: machines, topics, clients, faults.
+"""The plan of a history, which its seed decides in advance: machines, topics, clients, faults.
 
 Each part has its own random stream, so a new part does not change the others. Must not know: how any of it is carried
 out.
@@ -66,15 +66,15 @@ class TopicPlan:
 @dataclass(frozen=True, slots=True)
 class TransactionPlan:
     sources: int
-    """Partitions that are read and transformed, each under a transactional id of its own."""
+    """Partitions that are read and transformed, each with its own transactional id."""
     made: int
     """Partitions that are written to."""
     rivals: int
-    """Of the transactional ids: under how many of them two instances begin again and again."""
+    """The number of transactional ids that two instances use again and again."""
     is_slow: bool
-    """Transactions are open for long, so that coordinators move meanwhile."""
+    """Transactions stay open for a long time, so that coordinators move meanwhile."""
     has_two_phases: bool
-    """Some are decided outside, and have no time-out."""
+    """Some are decided outside, and have no timeout."""
     has_odd_ends: bool
     """Some are ended to which nothing was added, and some are aborted after the coordinator has done so."""
 
@@ -89,7 +89,7 @@ class Plan:
     seconds: float
     is_durable: bool
     settings: dict[str, str]
-    """Of all brokers."""
+    """The settings of all brokers."""
     sizes: dict[str, int]
     """Sizes without a setting: see `sim.sizes`."""
     topics: tuple[TopicPlan, ...]
@@ -107,9 +107,9 @@ class Plan:
     has_trimmed: bool
     """Records of a topic are deleted from the start."""
     is_retaining: bool
-    """By retention, too."""
+    """Also by retention."""
     retention_ms: int | None
-    """And by age: only where clocks leap further than that."""
+    """Also by age: only where clocks leap further than that."""
     forgotten_after_s: float | None
     """Brokers forget idle producers after this time, only where requests are not delayed and clocks do not change. A
     late batch of a forgotten producer is written twice, as in Kafka."""

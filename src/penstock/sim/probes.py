@@ -346,7 +346,7 @@ class Probes:
         self.counts.update(name for name, is_it in ENDED.items() if is_it(end))
 
     def _woken(self, number: int) -> None:
-        """It was paused or suspended: its partitions may have another leader, which it does not know yet."""
+        """The node was paused or suspended: its partitions may have another leader that it does not know yet."""
         living = dict(self._cluster.living)
         woken = living.pop(number, None)
         led = {(partition.topic_id, partition.index): partition.leader_epoch for partition in _led(woken)}

@@ -53,7 +53,7 @@ class Verdict:
     """With the place in the code."""
     virtual_s: float = 0.0
     cpu_s: float = 0.0
-    """Of this machine."""
+    """Processor time of this machine."""
     well_after_s: float | None = None
     """Virtual time from the end of all faults to a healthy cluster; None: it did not get there."""
     steps: int = 0

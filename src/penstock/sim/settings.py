@@ -73,7 +73,7 @@ DRAWN_OF_TRANSACTIONS: Mapping[str, tuple[int, ...]] = {
     "transaction.state.log.segment.bytes": (1 << 10, 4 << 10, 104857600),
     "add.partitions.to.txn.retry.backoff.ms": (1, 20),
 }
-"""Where there are any, by chance of their own."""
+"""The settings of transactions, drawn from their own random stream."""
 
 ELECTIONS = 4
 """Consecutive elections without a majority; more do not happen."""

@@ -58,7 +58,7 @@ EPOCHS = (
     "penstock.core.txn.shard:LARGEST_EPOCH",
     "penstock.storage.producer_state:MAX_EPOCH",
 )
-"""All the same number: a short history never comes to the last epoch of a producer id."""
+"""These have the same value: a short history would never reach the last epoch of a producer id."""
 LARGEST_EPOCHS = (3, 6, 12)
 EPOCHS_CHANCE = 0.4
 DRAWN_LAST = ("penstock.core.metadata.records:PARTITIONS_IN_ONE_GO",)

@@ -55,17 +55,17 @@ class Stage:
         self.nemesis.votes = self._vote
         self.nemesis.settles = self._settle
         self.keyed = History(world.loop.time)
-        """Of the compacted topic."""
+        """The history of the compacted topic."""
         self.trimmed = History(world.loop.time)
-        """Of the topic whose oldest records are deleted."""
+        """The history of the topic whose oldest records are deleted."""
         self.votes = History(world.loop.time)
-        """Of changes of voters."""
+        """The history of changes of voters."""
         self.unclean = History(world.loop.time)
-        """Of the topic that may lose records."""
+        """The history of the topic that may lose records."""
         self.tuned = History(world.loop.time)
         """Of settings."""
         self.rows = History(world.loop.time)
-        """Of what is transformed in transactions."""
+        """The history of the transactional producers."""
         self.transactions = TransactionHistory(world.loop.time)
         self.transactions.on_begun = self.watch.transactions.markers.begun
         self.reborn: Reborn | None = None
@@ -114,7 +114,7 @@ class Stage:
 
     @asynccontextmanager
     async def _replacing(self, number: int) -> AsyncIterator[None]:
-        """As in docs/cluster.md: its vote is taken away before it returns, and given when it has everything."""
+        """As in docs/cluster.md: its vote is removed before it returns, and added when it has caught up."""
         voters = self.cluster.voters
         operator = self.voter_operator(f"replacer of {number}")
         if number in voters:

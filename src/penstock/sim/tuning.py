@@ -46,27 +46,27 @@ TOPIC_VALUES: Mapping[str, Values] = {
     "segment.jitter.ms": ("0", "200"),
     "segment.ms": ("300", "2000", DAYS_MS),
 }
-"""Of every topic."""
+"""Settings of every topic."""
 
 ON_COMPACTED: Mapping[str, Values] = {
     CLEANUP_POLICY: COMPACTED,
     "delete.retention.ms": ("800", "1000", "86400000"),
     "internal.segment.bytes": ("1000", "8192", "1048576"),
 }
-"""Of the topic that begins as compacted: its keys stay with any policy, because nothing in it is old."""
+"""Settings of the topic that begins as compacted: its keys stay with any policy, because nothing in it is old."""
 
 ON_TRIMMED: Mapping[str, Values] = {
     "internal.segment.bytes": ("600", "2048", "8192"),
     "retention.bytes": (*map(str, RETENTION_BYTES), "-1"),
     "retention.ms": ("1500", DAYS_MS, "-1"),
 }
-"""Of the topic whose oldest records may be deleted."""
+"""Settings of the topic whose oldest records may be deleted."""
 
 ON_UNCLEAN: Mapping[str, Values] = {"unclean.leader.election.enable": ("true", "false")}
-"""Of the topic whose loss is judged: an election is unclean only while this setting allows it."""
+"""For the topic whose loss is judged: an election is unclean only while this setting allows it."""
 
 FLUSHES: Mapping[str, Values] = {"flush.messages": ("1", "5", LONG_MAX)}
-"""Where no power fails, except on one machine while all else is well."""
+"""Only in histories where no power fails, except on one machine while all else is well."""
 
 BROKER_VALUES: Mapping[str, Values] = {
     "compression.gzip.level": ("-1", "1"),
@@ -111,12 +111,12 @@ CLUSTER_WIDE_ONLY = ("min.insync.replicas", "log.flush.interval.messages")
 
 LEFT_ALONE: Mapping[str, str] = {
     "unclean.leader.election.enable": "it applies to all topics, and the other topics must lose nothing",
-    "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know of it before",
+    "producer.id.expiration.ms": "a forgotten producer may write duplicates: lanes must know the setting in advance",
     "transaction.partition.verification.enable": "without it a late batch of an older client may hold readers for ever",
 }
 
 ON_OFFSETS = ("compression.type", "index.interval.bytes", "min.insync.replicas", "segment.index.bytes", "segment.ms")
-"""Of the topic that stores groups, besides when it is compacted."""
+"""Settings of the topic that stores groups, besides those of its compaction."""
 FIRST = (CLEANUP_POLICY, "min.insync.replicas", "flush.messages", *ON_UNCLEAN)
 
 PINNED: Mapping[str, str] = {
@@ -124,7 +124,7 @@ PINNED: Mapping[str, str] = {
     "retention.bytes": "-1",
     "retention.ms": DAYS_MS,
 }
-"""Of topics that must lose nothing, whatever the broker defaults are."""
+"""Settings of topics that must lose nothing, whatever the broker defaults are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The data source of the format "penstock".
 
 Every lookup of a data source in Spark imports this module in a new process. So it imports nothing but Spark's base
-class; readers and writers are imported on request. Spark pickles them by module name, from the
-driver to its workers only: no checkpoint names a module.
+class; readers and writers are imported on request. Spark pickles them by module name, but only from the driver to its
+workers: no checkpoint has a module name.
 """
 
 from __future__ import annotations

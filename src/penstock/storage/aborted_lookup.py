@@ -1,8 +1,8 @@
-"""A lookup of aborted transactions that needs the disk, as a value: made on the loop, run in a worker, taken over on
-the loop. As `lookups`, which is for batches.
+"""A lookup of aborted transactions that needs the disk: a value made on the loop, run in a worker, and taken over on
+the loop. The counterpart of `lookups`, which is for batches.
 
-A damaged `.txnindex` of a sealed segment is made again from the batches, as a file beside it. It takes the place of the
-damaged one when the log takes over what was found, provided that nothing of the log has changed meanwhile.
+A damaged `.txnindex` of a sealed segment is rebuilt from the batches, as a file beside it. The new file replaces the
+damaged one when the log takes over the result, provided that the log has not changed meanwhile.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ class AbortedLookup:
     indexes: list[tuple[Segment, TransactionIndex]]  # copies of the indexes, in the order of the log
     generation: int
     layout: int
-    """Of the segments, when this was made."""
+    """The layout of the segments when the lookup was made."""
     recount: Callable[[Segment], list[AbortedTransaction]]
-    """From the batches of a segment. Blocks."""
+    """Finds the aborted transactions of a segment from its batches. Blocks."""
     disk: Disk
     tag: str
-    """In the names of files, while this looks."""
+    """Part of the names of temporary files."""
     rebuilt: list[Rebuilt] = field(default_factory=list)
     found: list[AbortedTransaction] | None = None
-    """After `run`: those below `upper_bound`."""
+    """After `run`: the transactions that begin below `upper_bound`."""
 
     def run_up_to(self, offset: int) -> None:
-        """As `run`, for a reader that gets the records below `offset`. The outcome stays here: it may be more than the
-        loop would look through."""
+        """Like `run`, for a reader that gets the records below `offset`. The result is kept in `found`: it may be too
+        long for the loop to search again."""
         self.upper_bound = min(self.upper_bound, offset)
         self.found = self.run()
 
     def run(self) -> list[AbortedTransaction]:
-        """What `Log.aborted_between` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
+        """Return what `Log.aborted_between` would return. Blocks; for a worker. Raises CorruptBatch, OSError."""
         found: list[AbortedTransaction] = []
         for segment, index in self.indexes:
             part = self._overlapping(segment, index)
@@ -72,7 +72,9 @@ class AbortedLookup:
             return collect(entries, self.fetch_offset, self.upper_bound)
 
     def adopt(self) -> bool:
-        """On the loop: a rename for each. Raises nothing: a file that stays damaged is made again the next time."""
+        """Call on the loop: renames each rebuilt file into place. Raises nothing: a file that stays damaged is rebuilt
+        the next time.
+        """
         is_changed = False
         for rebuilt in self.rebuilt:
             with suppress(OSError):
@@ -83,7 +85,7 @@ class AbortedLookup:
         return is_changed
 
     def discard(self) -> None:
-        """Remove what was written. A file that stays is removed when the log is opened."""
+        """Remove the files that were written. A leftover is removed when the log is opened."""
         for rebuilt in self.rebuilt:
             with suppress(OSError):
                 self.disk.remove(rebuilt.path)

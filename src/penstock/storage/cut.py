@@ -7,11 +7,10 @@
     end      `Log.end_cut`, on the loop: the log is usable again, or offline because a step failed. A log that begins
              inside a batch has that batch by then
 
-A step without a free file descriptor changes nothing and puts the cut off (`Cut.put_off_by`). `run` continues when it
-is called again; until then the log stays reserved for the cut.
-If compaction left a gap before the cut, the log ends where its last batch ends, as recovery would find it: the worker
-checks and reports that.
-Must not know: what is cut, and why.
+A step without a free file descriptor changes nothing and postpones the cut (`Cut.put_off_by`). `run` continues when it
+is called again; until then the log stays reserved for the cut. If compaction left a gap before the cut, the log ends
+where its last batch ends, as recovery would find it: the worker checks and reports that. Must not know: what is cut,
+and why.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ class Cut:
     __slots__ = ("_files", "_is_begun", "append_first", "end_offset", "failure", "remainder")
 
     def __init__(self, end_offset: int, files: Callable[[bool], Remainder]) -> None:
-        """`files` makes the files match the log, whose end is `end_offset` or a little less. Its argument tells whether
-        the cut was put off before."""
+        """`files` makes the files match the log, whose end is `end_offset` or a little less. Its argument says whether
+        the cut was postponed before."""
         self._files = files
         self._is_begun = False
         self.end_offset = end_offset
@@ -47,7 +46,7 @@ class Cut:
 
     @property
     def put_off_by(self) -> OSError | None:
-        """The error if no descriptor was free: call `run` again later. None: the cut is not put off."""
+        """The error if no descriptor was free: call `run` again later. None: the cut is not postponed."""
         failure = self.failure
         cause = failure if isinstance(failure, OSError) or failure is None else failure.__cause__
         return cause if isinstance(cause, OSError) and is_passing(cause) else None

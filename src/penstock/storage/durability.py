@@ -180,7 +180,7 @@ class LogCheckpoint:
         self.waiting = snapshots.waiting
         self.paths = paths
         self.recovery_point = recovery_point
-        self.is_void: Callable[[], bool] = lambda: False  # closed or cut: the directory may be another log's
+        self.is_void: Callable[[], bool] = lambda: False  # closed or cut: the directory may belong to another log
 
     @property
     def is_needed(self) -> bool:

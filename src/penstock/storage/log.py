@@ -9,7 +9,7 @@ appends, and begins and ends everything that takes longer. Its parts:
     Unsynced             what is written and not stable yet, apart from the active segment
     CheckpointBuilder    what recovery will need: index entries, leader epochs, producer snapshots
     OffsetGaps           whether offsets are missing
-    TransactionIndex     of a segment: the aborted transactions whose markers lie in it
+    TransactionIndex     of a segment: the aborted transactions whose markers are in it
 
 Each part gets its dependencies at construction. Only `Log` changes an offset of the log or takes it offline. Cut,
 Deletion, Flush, Swap, LogCheckpoint and Lookup are values. The log begins one, a worker or the flusher runs it, the
@@ -188,7 +188,9 @@ class Log:
         return Position(self.log_end_offset, active.base_offset, active.size)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Below it every transaction is decided, and its marker below `high_watermark`. Not below the log start."""
+        """The offset below which every transaction is decided, with its marker below `high_watermark`. Not below the
+        log start.
+        """
         unstable = self.producers.transactions.first_unstable_offset(high_watermark)
         if unstable is None or unstable >= high_watermark:
             return high_watermark
@@ -297,7 +299,7 @@ class Log:
         for at, header in headers:
             base_offset, _, batch_epoch, _, _, _, last_offset_delta, _, timestamp, *_ = header
             if base_offset < end_offset or last_offset_delta < 0:
-                raise StorageError(f"{self.directory}: offset {base_offset} after {end_offset}")
+                raise StorageError(f"{self.directory}: offset {base_offset} follows {end_offset}")
             if not epoch <= batch_epoch <= max_epoch:
                 expected = f"expected {epoch} to {max_epoch} at offset {base_offset}"
                 raise CorruptBatch(self.directory, at, f"leader epoch {batch_epoch}, {expected}")
@@ -673,7 +675,8 @@ class Log:
         self.check_usable()
         config = self._config
         self.producers.expire(now_ms, config.producer_id_expiration_ms)
-        self.producers.first_unstable_offset(high_watermark)  # where nobody reads: what is replicated is forgotten
+        # forgets replicated transactions, also in a log that nobody reads
+        self.producers.first_unstable_offset(high_watermark)
         count = rolling.count_expired(
             self._segments,
             config,
@@ -786,8 +789,8 @@ class Log:
     # -- aborted transactions --------------------------------------------------------------------------------
 
     def aborted_between(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
-        """Those that a reader of the records from one offset to the other must leave out. The bound is a last stable
-        offset. Never waits for the disk: NotCached where it would have to, then `aborted_lookup`."""
+        """The aborted transactions among the records from `fetch_offset` to `upper_bound`, a last stable offset. Never
+        waits for the disk: raises NotCached instead; then use `aborted_lookup`."""
         self.check_readable()
         found: list[AbortedTransaction] = []
         for segment in self._segments.with_aborted(fetch_offset):
@@ -795,7 +798,7 @@ class Log:
             try:
                 part = segment.transaction_index.overlapping(fetch_offset, upper_bound, may_wait=False)
             except (CorruptBatch, FileNotFoundError):
-                raise NotCached(segment.path) from None  # a worker looks into it
+                raise NotCached(segment.path) from None  # a worker handles it
             found += part.entries
             if part.is_complete:
                 break
@@ -803,11 +806,11 @@ class Log:
 
     @property
     def has_aborted(self) -> bool:
-        """Whether any aborted transaction lies in it."""
+        """Whether the log has any aborted transaction."""
         return bool(self._segments.with_aborted(self._segments.bases[0]))
 
     def aborted_lookup(self, fetch_offset: int, upper_bound: int) -> AbortedLookup:
-        """What `aborted_between` gave up on, for a worker to run. Then `end_aborted_lookup`."""
+        """After `aborted_between` raised NotCached: a lookup for a worker to run. Then `end_aborted_lookup`."""
         self.check_readable()
         segments = self._segments.with_aborted(fetch_offset)
         indexes = [(one, one.transaction_index.frozen()) for one in segments if one.transaction_index is not None]
@@ -829,8 +832,8 @@ class Log:
         )
 
     def end_aborted_lookup(self, lookup: AbortedLookup) -> bool:
-        """Take over what it found. False: segments were cut, deleted or swapped meanwhile, so whatever it found or
-        failed at says nothing."""
+        """Take over the result. False: segments were cut, deleted or swapped meanwhile, so its result or error is
+        stale."""
         is_stale = lookup.generation != self.generation or lookup.layout != self._segments.layout
         if is_stale or self.offline is not None or self.is_closed:
             lookup.discard()

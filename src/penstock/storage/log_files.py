@@ -169,13 +169,13 @@ class LogFiles:
         return Remainder(producers, end_offset, is_anew=False)
 
     def _cut_aborted(self, segment: Segment, end_offset: int) -> None:
-        """What was said of the markers behind the cut goes; the file goes with its last entry."""
+        """Drop the index entries of markers beyond the cut; without entries the file is removed."""
         index = segment.transaction_index
         if index is None:
             return
         try:
             is_any_left = index.truncate(end_offset)
-        except (CorruptBatch, FileNotFoundError):  # so what is left of it says nothing
+        except (CorruptBatch, FileNotFoundError):  # the index is damaged: rebuild it
             snapshots = self._checkpoints.snapshots
             entries = find_aborted(self._segments.items, snapshots, segment.base_offset, end_offset)
             write_atomic(self._disk, index.path, encode(entries))

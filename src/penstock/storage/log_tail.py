@@ -1,8 +1,8 @@
 """The tail of a log that is about to be cut, saved in its own directory.
 
-The segment in which the cut lies is copied from the cut on, because its file will be truncated. Later segments are
-linked, or copied if the file system has no links. The log itself is not changed, so a crash leaves it as it was.
-The files have the names of a log, so `penstock log dump` can read them.
+The segment that contains the cut is copied from the cut on, because its file will be truncated. Later segments are
+linked, or copied if the file system has no links. The log itself is not changed, so a crash leaves it as it was. The
+files have the names of a log, so `penstock log dump` can read them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Probes whether a directory accepts and keeps a small file, to find out that a disk has recovered."""
+"""Probes whether a directory accepts and keeps a small file, to find out whether a disk has recovered."""
 
 from __future__ import annotations
 

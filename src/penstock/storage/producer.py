@@ -43,13 +43,14 @@ class Producer:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: list[ProducedBatch] = []
-        self.first_sequence: int | None = None  # of this epoch; None: not known, a snapshot does not say
+        self.first_sequence: int | None = None  # of this epoch; None: unknown, because a snapshot does not contain it
         self.last_timestamp = -1
         self.last_seen_ms = -1
         self.is_fresh = True
         self.coordinator_epoch = -1
         self.transaction_first_offset = -1
-        self.copy_number = 0  # that of `ProducerStates` when it was made: an older one is shared with a snapshot
+        # the number in `ProducerStates` when this copy was made: an older copy is shared with a snapshot
+        self.copy_number = 0
 
     def copy(self, copy_number: int) -> Producer:
         result = Producer(self.producer_id, self.epoch)

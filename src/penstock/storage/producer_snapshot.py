@@ -1,8 +1,8 @@
-"""The bytes of a `.snapshot` file: what a log knew of its producers at one moment.
+"""The bytes of a `.snapshot` file: the producers of a log at one moment.
 
-It holds the state before the offset in its name: Kafka's version 1, which carries only the last batch of each
-producer, and behind it, where Kafka does not look, the batches before the last. In a snapshot that Kafka wrote they are
-missing, and found again in the log before it (`recall`), as far as they lie near its end.
+The file has the state before the offset in its name. It is Kafka's version 1, which has only the last batch of each
+producer, followed by a part that Kafka ignores, with the earlier batches. A snapshot written by Kafka lacks that part;
+then the earlier batches are looked up in the log before the offset (`recall`), as far as they are near its end.
 
     byte  size  field
     0     2     version (1)
@@ -14,9 +14,9 @@ missing, and found again in the log before it (`recall`), as far as they lie nea
           4     first sequence of the epoch (-1: not known)
           1     number of batches before the last
           16 each: first sequence i32, offset delta i32, first offset i64
-    and where a transaction was decided whose marker may not have been replicated by then
+    and for each decided transaction whose marker may not have been replicated yet
           4     number of such transactions
-          16 each: offset of the marker i64, first offset i64; both rise
+          16 each: offset of the marker i64, first offset i64; both increase
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _EARLIER_BATCH = Struct(">iiq")
 _DECIDED_COUNT = Struct(">i")
 _DECIDED = Struct(">qq")
 
-EarlierBatches: TypeAlias = list[tuple[int, list[ProducedBatch]]]  # and the first sequence of the epoch
+EarlierBatches: TypeAlias = list[tuple[int, list[ProducedBatch]]]  # first sequence of the epoch, earlier batches
 
 
 class Snapshot(NamedTuple):
@@ -76,7 +76,7 @@ def encode(producers: list[Producer], decided: list[DecidedTransaction]) -> byte
 
 
 def decode(data: bytes) -> Snapshot | None:
-    """None when the file is torn or damaged: an older one then serves."""
+    """None if the file is torn or damaged: then an older snapshot is used."""
     if len(data) < SNAPSHOT_HEAD.size:
         return None
     version, crc, count = SNAPSHOT_HEAD.unpack_from(data)
@@ -110,9 +110,9 @@ def _restored(entry: tuple[int, ...]) -> Producer:
 
 
 def read_our_part(data: bytes, start: int, count: int) -> tuple[EarlierBatches, list[DecidedTransaction]] | None:
-    """Behind the entries of a snapshot: the batches before the last of each producer, and decided transactions.
+    """Read the part after the entries of a snapshot: the earlier batches of each producer, and decided transactions.
 
-    Both empty where Kafka wrote it; None when the bytes make no sense.
+    Both are empty if Kafka wrote the snapshot. None if the bytes are invalid.
     """
     found: EarlierBatches = []
     at = start

@@ -97,7 +97,7 @@ class ProducerStates:
         first, epoch = header.base_sequence, header.producer_epoch
         if epoch == producer.epoch:
             last_sequence = producer.last_sequence
-            # Behind a marker alone nothing but 0 is next. What a coordinator appends has no sequence.
+            # After a marker alone the next sequence must be 0. Batches of a coordinator have no sequence.
             if first != (last_sequence + 1) & 0x7FFFFFFF and first != NO_SEQUENCE:
                 return self._find_repeated(producer, header, last_sequence)
             if producer.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
@@ -121,7 +121,8 @@ class ProducerStates:
     def _refuse_outside(producer: Producer) -> NoReturn:
         raise ApiError(
             ErrorCode.INVALID_TXN_STATE,
-            f"producer {producer.producer_id} sends a batch outside of its transaction, which is open since offset "
+            f"producer {producer.producer_id} sent a batch outside of its transaction, which has been open since "
+            "offset "
             f"{producer.transaction_first_offset}",
         )
 
@@ -131,9 +132,9 @@ class ProducerStates:
         """Whether to append the marker that a coordinator sends. Raises ApiError.
 
         In version 2 of the protocol a marker raises the epoch, and data with that epoch belongs to the next
-        transaction. A marker that comes again must not end that transaction. Refusing it is no way out either: the
-        coordinator would send it for ever (KAFKA-19999). At the largest epoch there is no next transaction, and the
-        marker has the epoch of its data. So it has in older versions, where a repeat looks like any other marker.
+        transaction. A repeated marker must not end that transaction. It must not be refused either: the coordinator
+        would send it for ever (KAFKA-19999). At the largest epoch there is no next transaction, and the marker has the
+        epoch of its data. The same holds for older versions, where a repeat looks like any other marker.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -141,12 +142,12 @@ class ProducerStates:
         if epoch < producer.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"a marker of producer {producer_id} comes with epoch {epoch}, the last seen is {producer.epoch}",
+                f"a marker of producer {producer_id} has epoch {epoch}, but the current epoch is {producer.epoch}",
             )
         if coordinator_epoch < producer.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"a marker of producer {producer_id} comes from coordinator epoch {coordinator_epoch}, the last seen "
+                f"a marker of producer {producer_id} has coordinator epoch {coordinator_epoch}, but the current one "
                 f"is {producer.coordinator_epoch}",
             )
         is_open = producer.transaction_first_offset >= 0
@@ -157,7 +158,7 @@ class ProducerStates:
     # -- verification ----------------------------------------------------------------------------------------
 
     def needs_verification(self, header: BatchHeader) -> bool:
-        """Whether the batch would begin a transaction, and the coordinator must be asked first."""
+        """Whether the batch would begin a transaction, so that the coordinator must be asked first."""
         if header.attributes & (TRANSACTIONAL_BIT | CONTROL_BIT) != TRANSACTIONAL_BIT:
             return False
         return not self._is_open(header.producer_id, header.producer_epoch)
@@ -169,20 +170,21 @@ class ProducerStates:
     def begin_verification(
         self, producer_id: int, sequence: int, epoch: int, *, raises_epoch: bool = False
     ) -> Guard | None:
-        """Before the coordinator is asked; the batch is appended with the guard (`check_verified`). None: the
-        transaction is open here, nobody needs to be asked. Raises ApiError. `raises_epoch`: in protocol version 2."""
+        """Call before the coordinator is asked. The batch is later appended with the returned guard (`check_verified`).
+        None: the transaction is already open here, so no question is needed. Raises ApiError. `raises_epoch`: True for
+        transaction version 2."""
         producer = self._producers.get(producer_id)
         if producer is not None and epoch < producer.epoch:
             raise ApiError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} comes with epoch {epoch}, the last seen is {producer.epoch}",
+                f"producer {producer_id} has epoch {epoch}, but the current epoch is {producer.epoch}",
             )
         if self._is_open(producer_id, epoch):
             return None
         return self._guards.begin(producer_id, sequence, epoch, raises_epoch=raises_epoch)
 
     def check_verified(self, header: BatchHeader, guard: Guard | None) -> None:
-        """After `check` found the batch to be new, where transactions are verified. Raises ApiError."""
+        """Call after `check` has found the batch to be new, if transactions are verified. Raises ApiError."""
         if self.needs_verification(header):
             producer = self._producers.get(header.producer_id)
             self._guards.check(header, guard, has_batches=producer is not None and bool(producer.batches))
@@ -205,7 +207,8 @@ class ProducerStates:
         if refused is not None and refused.comes_before(header):
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} has sent sequence {header.base_sequence}, while {refused.sequence} was "
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, but sequence {refused.sequence} "
+                "was "
                 "refused",
             )
 
@@ -235,7 +238,9 @@ class ProducerStates:
     # -- what was appended -----------------------------------------------------------------------------------
 
     def update(self, header: BatchHeader, base_offset: int, data: Buffer) -> AbortedTransaction | None:
-        """`data`, the whole batch of a producer, was appended at `base_offset`. The transaction that it aborts."""
+        """`data`, the whole batch of a producer, was appended at `base_offset`. Returns the transaction that it aborts,
+        if any.
+        """
         (_, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, base_sequence, _) = header
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -271,7 +276,7 @@ class ProducerStates:
     def _end_transaction(
         self, producer: Producer, header: BatchHeader, base_offset: int, data: Buffer
     ) -> AbortedTransaction | None:
-        """A control batch: its one record is the marker. An empty one lost it to compaction."""
+        """A control batch has one record, the marker. If it is empty, compaction has removed the record."""
         marker = marker_of(header, data)
         if marker is not None and marker.coordinator_epoch >= 0:
             producer.coordinator_epoch = marker.coordinator_epoch
@@ -284,8 +289,8 @@ class ProducerStates:
         return AbortedTransaction(producer.producer_id, first_offset, base_offset, last_stable_offset)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the oldest transaction begins that is open, or whose marker is not below `high_watermark`. A high
-        watermark goes back only when the log is cut, which gives it other producers."""
+        """The first offset of the oldest transaction that is open, or whose marker is not below `high_watermark`. A
+        high watermark goes back only when the log is cut, and a cut rebuilds the producers."""
         return self.transactions.first_unstable_offset(high_watermark)
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
@@ -318,7 +323,7 @@ class ProducerStates:
 
     @classmethod
     def decode_snapshot(cls, data: bytes) -> ProducerStates | None:
-        """None when the file is torn or damaged: an older one then serves."""
+        """None if the file is torn or damaged: then an older snapshot is used."""
         snapshot = producer_snapshot.decode(data)
         if snapshot is None:
             return None
@@ -367,7 +372,7 @@ class FrozenProducers:
         self._decided = decided
 
     def encode(self) -> bytes:
-        """As `ProducerStates.encode_snapshot` then. May run in a thread."""
+        """The bytes of the snapshot. May run in a thread."""
         return producer_snapshot.encode(self._producers, self._decided)
 
     def is_kept(self) -> None:

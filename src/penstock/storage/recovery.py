@@ -2,7 +2,7 @@
 
 Clean: sizes are trusted, nothing is scanned; only the headers after the last index entry are read, to find the end of
 the log. Crash: every batch from the recovery point on is checked; the log ends at the first bad one, and what follows
-was never stable. Below the recovery point everything is stable, so damage there is no torn tail: it is never cut but
+was never stable. Below the recovery point everything is stable, so damage there is not a torn tail: it is never cut but
 raised as CorruptBatch, at open if it matters there, else when it is read.
 
 Cuts are permanent: truncations and removals are synced before anything is appended on top. Scanned bytes are written
@@ -497,14 +497,14 @@ class RecoveredLog:
         self.snapshots.drop_useless(self.producers, self.log_end_offset)
 
     def load_aborted(self) -> None:
-        """Transaction indexes: of the part that was scanned they are made again, elsewhere they must make sense.
+        """Load the transaction indexes: rebuilt for the scanned part, checked for plausibility elsewhere.
 
-        Before `load_producers`, which drops snapshots.
+        Call before `load_producers`, which drops snapshots.
         """
-        if self._scanned_from < 0:  # nothing was: trusted as the rest is
+        if self._scanned_from < 0:  # nothing was scanned: the indexes are trusted like the other files
             active = self.segments[-1]
             if active.transaction_index is not None:
-                with suppress(CorruptBatch):  # raised when it is looked into
+                with suppress(CorruptBatch):  # raised when the index is used
                     active.transaction_index.keep(active.transaction_index.entries())
             return
         found: list[AbortedTransaction] = []
@@ -517,7 +517,7 @@ class RecoveredLog:
                 self._load_aborted_of(segment, end, fresh)
 
     def _load_aborted_of(self, segment: Segment, end: int, fresh: list[AbortedTransaction]) -> None:
-        """`fresh`: those of the part that was scanned."""
+        """`fresh`: the aborted transactions of the scanned part."""
         index = segment.transaction_index
         is_active = segment is self.segments[-1]
         if index is not None:
@@ -542,7 +542,7 @@ class RecoveredLog:
             self.unsynced_paths.append(index.path)
 
     def _check_marker(self, segment: Segment, entry: AbortedTransaction) -> None:
-        """Behind what is stable an entry may be torn and still make sense."""
+        """Beyond the stable part an entry may be torn and still look plausible."""
         found = segment.find(entry.last_offset)
         header = found[1] if found is not None else None
         if header is None or (header.is_control, header.base_offset, header.producer_id) != (
@@ -553,8 +553,10 @@ class RecoveredLog:
             raise CorruptBatch(segment.transaction_index_path, 0, f"no marker at offset {entry.last_offset}")
 
     def _recount(self, segment: Segment, end: int, damage: CorruptBatch) -> list[AbortedTransaction]:
-        """Of a damaged index, those below `end`. Stable on return: the recovery point may be beyond them already."""
-        self.report.messages.append(f"{damage}; made again from the batches")
+        """Rebuild a damaged index up to `end`. Stable on return: the recovery point may already be beyond these
+        entries.
+        """
+        self.report.messages.append(f"{damage}; rebuilt from the batches")
         self.report.rebuilt_indexes += 1
         kept = find_aborted(self.segments, self.snapshots, segment.base_offset, end)
         write_atomic(self.disk, segment.transaction_index_path, encode(kept))

@@ -1,6 +1,6 @@
-"""What batches said of producers and transactions, from a producer snapshot and the headers behind it.
+"""Rebuilds the state of producers and transactions from a producer snapshot and the batches after it.
 
-Reads headers and markers, and changes nothing but what it knows of torn snapshots. Blocks, so it runs when a log is
+Reads headers and markers. Changes nothing, except that it notes torn snapshots. Blocks, so it runs when a log is
 opened, and in workers.
 """
 
@@ -49,7 +49,9 @@ def batches_before(segments: list[Segment], offset: int) -> Iterator[BatchHeader
 
 
 def replay_producers(segments: list[Segment], snapshots: Snapshots, start: int, end_offset: int) -> ProducerStates:
-    """The newest sound snapshot within the log and the batches after it; without one, those from `start`."""
+    """The producers, from the newest intact snapshot within the log and the batches after it; without one, from the
+    batches at `start` and after.
+    """
     newest = snapshots.load_newest(end_offset)
     producers = ProducerStates()
     if newest is not None:
@@ -79,9 +81,10 @@ def _replay(
 def find_aborted(
     segments: list[Segment], snapshots: Snapshots, offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Those whose markers lie from `offset` on: where they begin, a producer snapshot says or the batches behind it.
+    """The aborted transactions whose markers are at `offset` or later. Their first offsets come from a producer
+    snapshot and the batches after it.
 
-    Where the first batches of one were deleted or compacted, it begins with what is left. Blocks.
+    If the first batches of a transaction were deleted or compacted, it begins with the first remaining batch. Blocks.
     """
     if offset >= end_offset:
         return []
@@ -89,7 +92,7 @@ def find_aborted(
     newest = snapshots.load_newest(offset, base_offset)
     found: list[AbortedTransaction] = []
     if newest is None:
-        # Nothing was deleted yet; or a deletion was interrupted, which had a snapshot taken of what lies behind it.
+        # Nothing was deleted yet; or a deletion was interrupted, and has left a snapshot at the first batch that stays.
         newest = snapshots.load_oldest(base_offset)
         end = end_offset if newest is None else min(newest[0], end_offset)
         found = _replay(segments, ProducerStates(), base_offset, end)
@@ -101,6 +104,6 @@ def find_aborted(
 def find_aborted_in(
     segments: Segments, snapshots: Snapshots, segment: Segment, *, log_end_offset: int
 ) -> list[AbortedTransaction]:
-    """Those of one segment; for a worker. Blocks."""
+    """The aborted transactions of one segment; for a worker. Blocks."""
     views = [one.view() for one in segments.items]
     return find_aborted(views, snapshots, segment.base_offset, segments.end_of(segment, log_end_offset))

@@ -36,7 +36,7 @@ def checked_batches(file: Readable, path: str, position: int, end: int) -> Itera
         if header.magic != MAGIC or size < HEADER_SIZE:
             raise CorruptBatch(path, position, f"magic {header.magic}, batch length {header.batch_length}")
         if position + size > end:
-            raise CorruptBatch(path, position, f"batch of {size} bytes, only {end - position} there")
+            raise CorruptBatch(path, position, f"a batch of {size} bytes, only {end - position} remain")
         crc = crc32c(chunk[at + CRC_START : at + size])
         if at + size > len(chunk):
             crc = _crc_of_rest(file, crc, chunk_at + len(chunk), position + size)

@@ -167,7 +167,7 @@ class Segment:
             self.time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def add_aborted(self, entry: AbortedTransaction) -> None:
-        """The marker that was just appended says so."""
+        """Call after the abort marker was appended."""
         if self.transaction_index is None:
             self.transaction_index = TransactionIndex(self._disk, self.transaction_index_path, stored=0)
         self.transaction_index.append(entry)
@@ -239,7 +239,7 @@ class Segment:
             if header.magic != MAGIC or size < HEADER_SIZE or header.base_offset < self.base_offset:
                 raise CorruptBatch(self.path, position, "no batch header")
             if position + size > end:
-                raise CorruptBatch(self.path, position, f"batch of {size} bytes, only {end - position} there")
+                raise CorruptBatch(self.path, position, f"a batch of {size} bytes, only {end - position} remain")
             yield position, header
             position += size
 
@@ -273,7 +273,7 @@ class Segment:
         if entry is None:
             return 0, None
         if not 0 < entry[1] < self.size:  # the first batch has no entry, and there is no batch past the end
-            raise CorruptBatch(self.index.path, 0, f"an entry with position {entry[1]}")
+            raise CorruptBatch(self.index.path, 0, f"an index entry with invalid position {entry[1]}")
         return entry[1], self.base_offset + entry[0]
 
     def _find_from(

@@ -43,7 +43,7 @@ class Segments:
         self._deleted_paths: list[str] = []
         self._set_aside_count = 0
         self._with_aborted: list[Segment] = []  # sealed ones
-        self._with_aborted_of = (-1, 0)  # the layout and number of segments that were looked through
+        self._with_aborted_of = (-1, 0)  # the layout and number of segments that were searched
         self.items = items
         self.bases = [segment.base_offset for segment in items]
         self.active = items[-1]
@@ -95,9 +95,9 @@ class Segments:
             at += 1  # compaction removed the end of the segment
 
     def with_aborted(self, offset: int) -> list[Segment]:
-        """Those with a transaction index, from the segment of `offset` on. Where there is none this costs nothing."""
+        """The segments with a transaction index, from the segment of `offset` on. Costs nothing if there are none."""
         state = (self._set_aside_count, len(self.items))
-        if state != self._with_aborted_of:  # a sealed segment gets its index as it is sealed, or never
+        if state != self._with_aborted_of:  # a sealed segment gets its index when it is sealed, or never
             self._with_aborted = [one for one in self.items[:-1] if one.transaction_index is not None]
             self._with_aborted_of = state
         active = [] if self.active.transaction_index is None else [self.active]

@@ -13,7 +13,7 @@ class LogSlice(FileSlice):
     """`offset` is the requested offset; `next_offset` is the one to request next.
 
     Before verification, `next_offset` comes from headers; `end_offset` is known and must not be exceeded.
-    `generation` tells slices from before a truncation from later ones.
+    `generation` distinguishes slices from before a truncation from later ones.
     """
 
     __slots__ = ("end_offset", "generation", "next_offset", "offset", "segment")

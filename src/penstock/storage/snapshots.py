@@ -95,15 +95,15 @@ class Snapshots:
             self.offsets.sort()
 
     def load_newest(self, end_offset: int, start_offset: int = 0) -> tuple[int, ProducerStates] | None:
-        """The newest sound snapshot from `start_offset` to `end_offset`: (its offset, the state)."""
+        """The newest intact snapshot from `start_offset` to `end_offset`: (its offset, the state)."""
         return self._load_first(offset for offset in reversed(self.offsets) if start_offset <= offset <= end_offset)
 
     def load_oldest(self, start_offset: int) -> tuple[int, ProducerStates] | None:
-        """The oldest sound snapshot at `start_offset` or after: (its offset, the state)."""
+        """The oldest intact snapshot at `start_offset` or after: (its offset, the state)."""
         return self._load_first(offset for offset in self.offsets if offset >= start_offset)
 
     def _load_first(self, offsets: Iterable[int]) -> tuple[int, ProducerStates] | None:
-        """The first of them that is sound."""
+        """The first of them that is intact."""
         for offset in offsets:
             if offset not in self._torn:
                 waiting = self._waiting.get(offset)
@@ -172,7 +172,8 @@ class Snapshots:
 
     def drop_useless(self, producers: ProducerStates, end_offset: int) -> None:
         """Drop torn snapshots and those beyond the end; if none would be left, first take one at the end. Permanent:
-        a dropped one that came back after other batches took its offsets would be believed. Blocks if there are any.
+        otherwise a dropped one could come back after other batches took its offsets, and would be trusted. Blocks if
+        there are any.
         """
         useless = [offset for offset in self.offsets if offset > end_offset or offset in self._torn]
         if not useless:

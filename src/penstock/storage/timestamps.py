@@ -1,8 +1,8 @@
 """From a timestamp to a record: time index, offset index, headers, and the records of the one batch that matters.
 
-All of it reads the disk. So a lookup is a value, as in `lookups`: made on the loop, its `next_batch` run in a worker,
-the returned batch examined where that may block (`records.examine`), and what was learned taken over by
-`LogReader.end_time_lookup`.
+All of it reads the disk. So a lookup is a value, as in `lookups`. The loop makes it, and a worker runs its
+`next_batch`. The returned batch is examined where that may block (`records.examine`). `LogReader.end_time_lookup` takes
+over the facts learned about segments.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class TimeLookup:
         return None
 
     def _start_in(self, segment: Segment, view: Segment, timestamp: int) -> int | None:
-        """Where to search: everything before is older; the record may be in the batch of the time index entry."""
+        """The position at which to start: everything before it is older; the record may be in the batch of the time
+        index entry.
+        """
         for rebuilt in self.learning.rebuilt:
             if rebuilt.segment is segment:
                 view.time_index, view.index = rebuilt.made.time_index, rebuilt.made.index

@@ -1,16 +1,17 @@
-"""The `.txnindex` file of one segment: the transactions whose abort markers lie in it, in the order of the markers.
+"""The `.txnindex` file of one segment: the transactions whose abort markers are in the segment, in order of the
+markers.
 
-    byte  size  field (34 bytes an entry, as Kafka has them)
+    byte  size  field (34 bytes per entry, as in Kafka)
     0     2     version (0)
     2     8     producer id
     10    8     first offset
-    18    8     last offset: that of the marker
-    26    8     last stable offset, with the marker
+    18    8     last offset: of the marker
+    26    8     last stable offset after the marker
 
-Most segments have none, and no file. Entries of the active segment are kept in memory and written when the other
-indexes are; those of a sealed one lie in the file. The file is no mere hint: a consumer drops what it names, and
-compaction does. So a file is believed only where its entries make sense, and is made again from the batches elsewhere
-(`replay.find_aborted`).
+Most segments have none, and no file. Entries of the active segment are in memory and are written together with the
+other indexes; entries of a sealed segment are in the file only. Unlike other indexes, this one is not just a hint:
+consumers and compaction drop the records of the transactions that it names. So only plausible entries are used, and an
+implausible file is rebuilt from the batches (`replay.find_aborted`).
 """
 
 from __future__ import annotations
@@ -28,22 +29,24 @@ from penstock.storage.transactions import AbortedTransaction
 ENTRY = Struct(">hqqqq")
 VERSION = 0
 _BLOCK = 512  # entries read at once
-_MOST_BLOCKS = 8  # that a lookup on the event loop reads
+_MOST_BLOCKS = 8  # limit for a lookup on the event loop
 
 
 class Overlapping(NamedTuple):
     entries: list[AbortedTransaction]
     is_complete: bool
-    """No later entry, nor any of a later segment, begins below the upper bound."""
+    """True if no later entry, and no entry of a later segment, begins below the upper bound."""
 
 
 class TransactionIndex:
-    """`stored` entries lie only in the file; then come those in memory, the first `_written` of them on disk too."""
+    """`stored` entries are only in the file. Then follow the entries in memory, the first `_written` of them also on
+    disk.
+    """
 
     __slots__ = ("_disk", "_entries", "_stored", "_written", "path")
 
     def __init__(self, disk: Disk, path: str, *, stored: int) -> None:
-        """`stored`: of the file; -1: it has not been looked at."""
+        """`stored`: the number of entries in the file; -1: unknown, the file has not been read."""
         self._disk = disk
         self.path = path
         self._stored = stored
@@ -71,7 +74,7 @@ class TransactionIndex:
         return self.stored + len(self._entries)
 
     def frozen(self) -> TransactionIndex:
-        """As it is now, for a worker."""
+        """A copy of the current state, for a worker."""
         twin = TransactionIndex(self._disk, self.path, stored=self._stored)
         twin._entries = self._entries[:]
         return twin
@@ -82,7 +85,7 @@ class TransactionIndex:
         self._entries.append(entry)
 
     def write(self) -> bool:
-        """Bring the file up to date, not synced; False when it was."""
+        """Bring the file up to date, not synced; False if it was up to date."""
         fresh = self._entries[self._written :]
         if not fresh:
             return False
@@ -102,7 +105,9 @@ class TransactionIndex:
         self._written = 0
 
     def truncate(self, end_offset: int) -> bool:
-        """Drop the entries of markers from `end_offset` on; whether any is left. Without one the file goes. Blocks."""
+        """Drop the entries of markers from `end_offset` on. Returns whether entries are left; without any the file is
+        removed. Blocks.
+        """
         keep = bisect_left(self._entries, end_offset, key=_last_offset)
         del self._entries[keep:]
         if self.stored and not keep:
@@ -116,7 +121,7 @@ class TransactionIndex:
         return len(self) > 0
 
     def keep(self, entries: list[AbortedTransaction]) -> None:
-        """The file begins with these, and nothing else of it counts; they are in memory afterwards. Blocks."""
+        """The file begins with these entries: keep them in memory, and truncate the rest of the file. Blocks."""
         self._stored, self._entries, self._written = 0, entries[:], len(entries)
         self._cut_file()
 
@@ -134,16 +139,16 @@ class TransactionIndex:
                 file.close()
 
     def were_written(self, count: int) -> None:
-        """The file was replaced by one of so many entries."""
+        """The file was replaced by one with `count` entries."""
         self._stored, self._entries, self._written = count, [], 0
 
     # -- looking up ------------------------------------------------------------------------------------------
 
     def overlapping(self, fetch_offset: int, upper_bound: int, *, may_wait: bool = True) -> Overlapping:
-        """Those whose marker is at `fetch_offset` or later and which begin below `upper_bound`.
+        """The transactions whose marker is at `fetch_offset` or later and which begin below `upper_bound`.
 
-        CorruptBatch: the file is not what it was, or makes no sense. NotCached: it is not in memory and the caller may
-        not wait, or would have to read too much of it.
+        CorruptBatch: the file has changed, or is implausible. NotCached: the file is not in memory and the caller must
+        not wait, or would have to read too much.
         """
         found: list[AbortedTransaction] = []
         if self.stored:
@@ -162,7 +167,7 @@ class TransactionIndex:
         return Overlapping(found, _collect(self._entries[first:], upper_bound, found))
 
     def entries(self) -> list[AbortedTransaction]:
-        """All of them. Blocks; CorruptBatch as in `overlapping`."""
+        """All entries. Blocks; CorruptBatch as in `overlapping`."""
         if not self.stored:
             return self._entries[:]
         file = self._disk.open(self.path)
@@ -172,8 +177,8 @@ class TransactionIndex:
             file.close()
 
     def sound_entries(self, base_offset: int, end_offset: int, scanned_from: int) -> list[AbortedTransaction]:
-        """Of a file that nobody has looked at: those of markers below `scanned_from`, in a segment from `base_offset`
-        to `end_offset`. What comes after them may be torn. Blocks; CorruptBatch: they make no sense."""
+        """For a file that has not been read yet: the entries of markers below `scanned_from`, in a segment from
+        `base_offset` to `end_offset`. Later entries may be torn. Blocks; CorruptBatch: the entries are implausible."""
         file = self._disk.open(self.path)
         try:
             data = file.read(0, file.size())
@@ -184,11 +189,11 @@ class TransactionIndex:
         for at in range(0, len(data), ENTRY.size):
             entry = _decode(data[at : at + ENTRY.size])
             if entry is None or not before < entry.last_offset:
-                raise CorruptBatch(self.path, at, "no entry of an aborted transaction")
+                raise CorruptBatch(self.path, at, "invalid entry of an aborted transaction")
             if entry.last_offset >= scanned_from:
                 break
             if entry.last_offset >= end_offset:
-                raise CorruptBatch(self.path, at, f"an entry of offset {entry.last_offset}, behind the segment")
+                raise CorruptBatch(self.path, at, f"an entry of offset {entry.last_offset}, beyond the segment")
             found.append(entry)
             before = entry.last_offset
         return found
@@ -211,7 +216,7 @@ class TransactionIndex:
         for at in range(0, size, ENTRY.size):
             entry = _decode(data[at : at + ENTRY.size])
             if entry is None:
-                raise CorruptBatch(self.path, position + at, "no entry of an aborted transaction")
+                raise CorruptBatch(self.path, position + at, "invalid entry of an aborted transaction")
             found.append(entry)
         return found
 
@@ -221,7 +226,7 @@ def _last_offset(entry: AbortedTransaction) -> int:
 
 
 def _decode(data: bytes) -> AbortedTransaction | None:
-    """None: it makes no sense."""
+    """None: the bytes are implausible."""
     if len(data) < ENTRY.size:
         return None
     version, *fields = ENTRY.unpack(data)
@@ -234,14 +239,14 @@ def encode(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def collect(entries: Iterable[AbortedTransaction], fetch_offset: int, upper_bound: int) -> Overlapping:
-    """`TransactionIndex.overlapping` of these."""
+    """The same as `TransactionIndex.overlapping`, for these entries."""
     found: list[AbortedTransaction] = []
     is_complete = _collect((entry for entry in entries if entry.last_offset >= fetch_offset), upper_bound, found)
     return Overlapping(found, is_complete)
 
 
 def _collect(entries: Iterable[AbortedTransaction], upper_bound: int, found: list[AbortedTransaction]) -> bool:
-    """Adds to `found`; whether nothing that comes later can begin below the bound."""
+    """Adds to `found`. Returns whether no later entry can begin below the bound."""
     for entry in entries:
         if entry.first_offset < upper_bound:
             found.append(entry)

@@ -1,10 +1,11 @@
-"""Which transactions of one log are undecided, and which are decided and not yet replicated.
+"""The transactions of one log that hold back its last stable offset: open ones, and decided ones not yet replicated.
 
-Where the oldest of both begins, the last stable offset ends: whoever reads committed records sees nothing of a
-transaction before its marker lies below the high watermark. Knows offsets and producer ids, no batches and no files.
+The last stable offset is the first offset of the oldest of these transactions. So a read_committed consumer sees
+nothing of a transaction before its marker is below the high watermark. This module knows offsets and producer ids, but
+no batches and no files.
 
-A marker says the outcome of one producer's transaction. What may be said of aborted ones later on lies in the
-`.txnindex` file of the segment that holds the marker (`transaction_index`).
+A marker is the outcome of one producer's transaction. Aborted transactions are listed in the `.txnindex` file of the
+segment that has the marker (`transaction_index`).
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ MOST_DECIDED = 1_000
 class AbortedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
-    last_offset: int  # of its marker
-    last_stable_offset: int  # with the marker: no transaction that was open then begins below it
+    last_offset: int  # the offset of its marker
+    # when the marker was appended: every transaction that was still open then begins at or above it
+    last_stable_offset: int
 
 
 class MarkerCheck(Enum):
-    """What becomes of a marker that a coordinator sends."""
+    """What to do with a marker that a coordinator sends."""
 
     APPEND = "append"
     ALREADY_THERE = "already there"
-    """An earlier try appended it, and may not be replicated yet: the answer waits until the high watermark reaches what
-    is the end of the log now."""
+    """An earlier attempt has appended it, but it may not be replicated yet: the answer waits until the high watermark
+    has reached the current end of the log."""
 
 
 class DecidedTransaction(NamedTuple):
-    """Its marker may lie above the high watermark."""
+    """A decided transaction whose marker may be above the high watermark."""
 
     marker_offset: int
     first_offset: int
 
 
 class Transactions:
-    """Both rise from entry to entry: first offsets of open ones; markers and first offsets of decided ones.
+    """Open transactions are ordered by first offset; decided ones increase in both marker and first offset.
 
-    A decided transaction that begins after one whose marker comes later is not kept: it holds nothing back. With more
-    than `MOST_DECIDED` the oldest two become one, which holds back as long as either of them would.
+    A decided transaction is dropped if another one begins before it and has a later marker: the other one holds back
+    the last stable offset for longer. With more than `MOST_DECIDED`, the oldest two are merged into one that holds back
+    as long as either of them would.
     """
 
     __slots__ = ("_decided", "_open")
@@ -57,7 +60,7 @@ class Transactions:
         return bool(self._open) or bool(self._decided)
 
     def restore(self, opened: Iterable[tuple[int, int]], decided: Iterable[DecidedTransaction]) -> None:
-        """From a snapshot: (first offset, producer id) of open ones in any order."""
+        """Restore from a snapshot. `opened`: (first offset, producer id) of the open transactions, in any order."""
         self._open = OrderedDict(sorted(opened))
         self._decided = deque(decided)
 
@@ -65,7 +68,7 @@ class Transactions:
         self._open[first_offset] = producer_id
 
     def end(self, first_offset: int, marker_offset: int) -> int:
-        """The last stable offset after the marker, as far as it depends on open transactions."""
+        """Returns the last stable offset after the marker, as far as it depends on open transactions."""
         self._open.pop(first_offset, None)
         decided = self._decided
         while decided and decided[-1].first_offset >= first_offset:
@@ -77,9 +80,10 @@ class Transactions:
         return next(iter(self._open), marker_offset + 1)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the oldest one begins that is undecided or whose marker is not below `high_watermark`.
+        """The first offset of the oldest transaction that is open, or whose marker is not below `high_watermark`.
 
-        Those below are forgotten: a log that is cut below its high watermark gets its producers anew.
+        Decided transactions with markers below it are forgotten: a log that is cut below its high watermark rebuilds
+        its producers.
         """
         decided = self._decided
         while decided and decided[0].marker_offset < high_watermark:

@@ -1,10 +1,10 @@
-"""A batch opens a transaction only after the coordinator has said that this transaction is under way (KIP-890).
+"""Guards: a batch opens a transaction in a log only after the coordinator has confirmed that transaction (KIP-890).
 
-The question takes a round trip. Meanwhile the transaction may end: its marker is appended, and the batch that comes
-after it would open one that nobody ever ends. So the question hands out a guard, and the append shows it: a marker, a
-batch that opened the transaction, or time makes it void.
+The question to the coordinator takes a round trip. The transaction may end in that time: its marker is appended, and
+the batch that follows would open a transaction that nobody ever ends. So the question creates a guard, and the append
+must present it. A marker, a batch that opened the transaction, or the passing of time makes the guard void.
 
-Must not know: who asks the coordinator, and how. Memory of the leader alone; nobody replicates it.
+Guards are in the memory of the leader only, and are not replicated. Must not know: who asks the coordinator, and how.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import BatchHeader
 
-MOST_GUARDS = 10_000  # of one log; the one that was asked for longest ago becomes void
+MOST_GUARDS = 10_000  # per log; beyond that the oldest guard becomes void
 
 
 class Guard:
-    """What one producer was asked about. Its identity is what counts."""
+    """One question to the coordinator about a producer. Guards are compared by identity."""
 
     __slots__ = ("epoch", "lowest_sequence", "producer_id", "raises_epoch", "seen_ms")
 
@@ -24,9 +24,9 @@ class Guard:
         self.producer_id = producer_id
         self.epoch = epoch
         self.lowest_sequence = sequence
-        """Of the batches that were held back: those behind it wait for it to come again."""
+        """The lowest sequence of the batches that were refused: later batches must wait for its retry."""
         self.raises_epoch = raises_epoch
-        """The producer speaks the second version of the protocol: each transaction has an epoch of its own."""
+        """The producer uses transaction version 2: each transaction has its own epoch."""
         self.seen_ms = -1
 
     def asks_again(self, sequence: int, epoch: int) -> None:
@@ -57,31 +57,31 @@ class Guards:
         return guard
 
     def check(self, header: BatchHeader, guard: Guard | None, *, has_batches: bool) -> None:
-        """Before a batch that opens a transaction. Raises ApiError."""
+        """Call before a batch that opens a transaction is appended. Raises ApiError."""
         known = self._by_producer.get(header.producer_id)
         if guard is None or guard is not known:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} sends a batch that is not part of a transaction under way",
+                f"producer {header.producer_id} sent a batch that is not part of an open transaction",
             )
         sequence = header.base_sequence
-        if sequence < 0:  # of a coordinator: no sequences
+        if sequence < 0:  # written by a coordinator: without sequences
             return
         if guard.raises_epoch and sequence != 0 and not has_batches:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {sequence}, not 0",
+                f"producer {header.producer_id} starts epoch {header.producer_epoch} with sequence {sequence}, not 0",
             )
         if sequence > guard.lowest_sequence:
             raise ApiError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {header.producer_id} comes with sequence {sequence}, and {guard.lowest_sequence} was held "
-                "back",
+                f"producer {header.producer_id} sent sequence {sequence}, but sequence {guard.lowest_sequence} was "
+                "refused before and must be retried first",
             )
 
     def appended(self, producer_id: int, epoch: int, *, is_marker: bool) -> None:
-        """A transactional batch voids the guard of its transaction, and those before. The marker of a transaction has
-        the epoch of the next one, whose guard stays."""
+        """A transactional batch makes the guards of its transaction and of earlier ones void. In version 2 a marker has
+        the epoch of the next transaction, whose guard stays valid."""
         guard = self._by_producer.get(producer_id)
         if guard is None:
             return

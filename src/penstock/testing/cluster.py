@@ -66,7 +66,7 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of all nodes, including stopped ones: clients try one after the other."""
+        """The addresses of all nodes, including stopped ones: clients try one after the other."""
         self._check_started()
         return ",".join(f"{HOST}:{port}" for port in self._ports)
 

@@ -6,7 +6,8 @@ are Penstock's own: they are not advertised and only for brokers of one cluster.
 
     ACKNOWLEDGE_KEY  replica id int32 | broker epoch int64 | entries
                      entry: topic id 16 bytes | partition int32 | leader epoch int32 | offset int64 | log start int64
-    DISOWN_KEY       the same: nothing beyond is sound, whatever was acknowledged before (see `replica.repair`)
+    DISOWN_KEY       the same layout: nothing from the offset on is intact, whatever was acknowledged before (see
+                     `replica.repair`)
     WAKE_KEY         empty: asks to answer the parked fetch of this connection now
 
 All have the old request header: key int16 | version int16 | correlation id int32 | client id int16 length.
@@ -34,7 +35,7 @@ WAKE_FRAME: Final = _FRAME.pack(_HEADER_BYTES, WAKE_KEY, 0, 0, -1)
 
 
 class Acknowledged(NamedTuple):
-    """Everything of a partition below `offset` is flushed, as the leader of `leader_epoch` wrote it."""
+    """All records of a partition below `offset`, as received from the leader of `leader_epoch`, are flushed."""
 
     topic_id: bytes
     partition: int
@@ -54,7 +55,7 @@ def read_acknowledgement(payload: Buffer) -> tuple[int, int, Iterator[Acknowledg
     """(replica id, broker epoch, entries) of the payload after the request header."""
     size = len(payload) - _SENDER.size
     if size < 0 or size % _ENTRY.size:
-        raise ProtocolError(f"acknowledgement of {len(payload)} bytes")
+        raise ProtocolError(f"invalid acknowledgement: {len(payload)} bytes")
     replica_id, broker_epoch = _SENDER.unpack_from(payload, 0)
     entries = map(Acknowledged._make, _ENTRY.iter_unpack(memoryview(payload)[_SENDER.size :]))
     return replica_id, broker_epoch, entries

@@ -59,7 +59,7 @@ class Opening(NamedTuple):
     def decode(payload: bytes) -> Opening:
         """Raises ProtocolError."""
         if not _STEP_1.size <= len(payload) <= _STEP_1.size + MAX_DIRECTORY_BYTES:
-            raise ProtocolError(f"introduction of {len(payload)} bytes")
+            raise ProtocolError(f"invalid introduction: {len(payload)} bytes")
         _, protocol, sender, recipient, nonce = _STEP_1.unpack_from(payload)
         if protocol != PROTOCOL:
             raise ProtocolError(f"introductions have version {PROTOCOL} here, not {protocol}")
@@ -80,7 +80,7 @@ def encode_proof(proof: bytes) -> bytes:
 def decode_proof(payload: bytes) -> bytes:
     """Raises ProtocolError."""
     if len(payload) != _STEP_2.size or payload[0] != 2:
-        raise ProtocolError(f"second step of an introduction of {len(payload)} bytes")
+        raise ProtocolError(f"invalid second step of an introduction: {len(payload)} bytes")
     return bytes(_STEP_2.unpack(payload)[1])
 
 
@@ -123,7 +123,7 @@ def take_answer(buffer: bytearray) -> Answer | None:
         return None
     size, correlation_id, status = _ANSWER.unpack_from(buffer)
     if not _ANSWER.size - 4 <= size <= MAX_ANSWER_BYTES:
-        raise ProtocolError(f"answer of {size} bytes to an introduction")
+        raise ProtocolError(f"invalid answer to an introduction: {size} bytes")
     if len(buffer) < 4 + size:
         return None
     payload = bytes(buffer[_ANSWER.size : 4 + size])

@@ -49,7 +49,7 @@ class PeerAnswers:
         while len(buffer) >= _ANSWER.size:
             size, correlation_id = _ANSWER.unpack_from(buffer)
             if not 4 <= size <= MAX_ANSWER_BYTES:
-                raise ProtocolError(f"an answer of {size} bytes")
+                raise ProtocolError(f"invalid answer: {size} bytes")
             if len(buffer) < 4 + size:
                 break
             answers.append((correlation_id, buffer[_ANSWER.size : 4 + size].decode("utf-8", "replace")))

@@ -411,7 +411,7 @@ def test_a_connection_that_has_died_in_silence_is_not_asked_for_ever(cluster: Cl
         lost = await unregister(2)
         assert lost.error_code == ErrorCode.REQUEST_TIMED_OUT, "nobody says that it is dead"
         assert "did not answer (node 1 at b1:" in lost.error_message
-        assert lost.error_message.endswith("may have been made: look before you ask again")
+        assert lost.error_message.endswith("may have been made: check before you repeat the request")
         assert (await unregister(2)).error_code == ErrorCode.NONE
 
     run(cluster, main)
@@ -444,7 +444,7 @@ def test_a_voter_is_not_added_again_after_the_answer_was_lost(cluster: Cluster) 
     answer = run(cluster, main)
     assert [name for name, *_ in cluster.calls()[1]] == ["add_voter"], "asked once"
     assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert answer.error_message.endswith("may have been made: look before you ask again")
+    assert answer.error_message.endswith("may have been made: check before you repeat the request")
 
 
 def test_who_loses_its_office_while_it_adds_a_voter_has_it_added_by_nobody_else(cluster: Cluster) -> None:

@@ -476,7 +476,7 @@ class TestTwoPhaseCommit:
         if version < 5:
             assert txn.add((topic, 0)) == {(topic, 0): 0}
         assert txn.produce(topic, b"prepared", version=11 if version < 5 else 12).error_code == 0
-        time.sleep(0.1)  # longer than the time-out that it named
+        time.sleep(0.1)  # longer than the timeout that it named
         told = txn.describe()
         assert (told.transaction_state, told.transaction_timeout_ms) == ("Ongoing", 2**31 - 1)
         driver = TransactionClient(wire, txn.name)

@@ -16,7 +16,7 @@ def test_a_topic_that_asks_for_more_than_it_has(cli: CommandLine, topic: str) ->
     ran = cli("topics", "create", "--name", topic, "--partitions", "2", "--config", "min.insync.replicas=2")
     assert ran.lines == [f"Created topic {topic} with 2 partitions, replication factor 1."]
     assert ran.err == (
-        f"penstock: warning: min.insync.replicas=2, but {topic} has 1 replica: it counts as 1 there, and acks=all "
+        f"penstock: warning: min.insync.replicas=2, but {topic} has 1 replica: the effective value is 1, and acks=all "
         "waits for no more\n"
     )
     assert cli("produce", "--topic", topic, stdin=b"a\n").code == 0
@@ -48,8 +48,8 @@ def test_what_the_brokers_ask_for_counts(
         changed = cli("configs", "set", *whose, "min.insync.replicas=3")
         assert changed.code == 0
         assert changed.err == (
-            "penstock: warning: min.insync.replicas=3, but events, own have fewer replicas: it counts as the number "
-            "of replicas there, and acks=all waits for no more\n"
+            "penstock: warning: min.insync.replicas=3, but events, own have fewer replicas: the effective value is "
+            "the number of replicas, and acks=all waits for no more\n"
         )
     assert cli("configs", "set", "--all-brokers", "min.insync.replicas=1").err == ""
     for number in range(NAMED):

@@ -294,7 +294,7 @@ def test_ready_line_names_every_interface(tmp_path: Path) -> None:
     ("setting", "part"),
     [
         ("default.replication.factor=3", "INVALID_REPLICATION_FACTOR"),
-        ("min.insync.replicas=2", "it counts as 1, and acks=all waits for no more"),
+        ("min.insync.replicas=2", "the effective value is 1, and acks=all waits for no more"),
         ("zookeeper.connect=localhost:2181", "ZooKeeper is not used"),
     ],
 )

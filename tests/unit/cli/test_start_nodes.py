@@ -398,8 +398,11 @@ def test_nodes_that_end_by_themselves(
         ([], []),
         (["default.replication.factor=2"], []),
         (["min.insync.replicas=3"], []),
-        (["min.insync.replicas=4"], ["but topics have 3 replicas: it counts as 3, and acks=all waits for no more"]),
-        (["default.replication.factor=1"], ["min.insync.replicas=2, but topics have 1 replica: it counts as 1"]),
+        (["min.insync.replicas=4"], ["but topics have 3 replicas: the effective value is 3, and acks=all waits"]),
+        (
+            ["default.replication.factor=1"],
+            ["min.insync.replicas=2, but topics have 1 replica: the effective value is 1"],
+        ),
         (
             ["default.replication.factor=5"],
             ["but there are 3 nodes: a topic without its own replication factor cannot"],

@@ -77,7 +77,7 @@ def test_list_and_its_filters(cli: CommandLine, penstock_broker: Broker, made: s
         none = cli("transactions", "list", "--longer-than", "1h")
         assert (none.code, none.out, none.err) == (0, "", "No transactional ids.\n")
         refused = cli("transactions", "list", "--pattern", "(")
-        assert (refused.code, refused.err) == (1, "penstock: the pattern is no regular expression of RE2\n")
+        assert (refused.code, refused.err) == (1, "penstock: the pattern is not a valid RE2 regular expression\n")
 
 
 def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
@@ -85,7 +85,7 @@ def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
         lines = cli("transactions", "describe", f"id-{made}").lines
         assert lines[0] == f"Transactional id: id-{made}"
         assert lines[1].startswith("State:            Ongoing for 0.")
-        assert lines[3:] == ["Time-out:         60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
+        assert lines[3:] == ["Timeout:         60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
         told = json.loads(cli("transactions", "describe", "--transactional-id", f"id-{made}", "--json").out)
         assert (told["state"], told["timeout_ms"]) == ("Ongoing", 60_000)
         assert told["partitions"] == [{"topic": made, "partition": 0}]
@@ -110,14 +110,14 @@ def test_a_transaction_that_is_decided_outside(
         assert [line.split("  ")[-1].strip() for line in lines] == ["STATE", "Ongoing", "Ongoing (two-phase)"]
         listed = json.loads(cli("transactions", "list", "--json", "--pattern", f".*-{made}").out)
         assert [one["two_phase"] for one in listed] == [False, True]
-        assert "Time-out:         never (two-phase commit)" in cli("transactions", "describe", name).lines
+        assert "Timeout:         never (two-phase commit)" in cli("transactions", "describe", name).lines
         assert json.loads(cli("transactions", "describe", name, "--json").out)["two_phase"] is True
         hanging = cli("transactions", "find-hanging", "--topic", made, "--max-age", "0s")
         assert hanging.lines == ["No hanging transactions."]
         monkeypatch.setattr("penstock.cli.doctor.transactions.LONG_MS", 0)
         told = [one for one in json.loads(cli("doctor", "--json").out) if name in one["sentence"]]
         assert [one["state"] for one in told] == ["warning"]
-        assert told[0]["advice"].startswith("It has no time-out (two-phase commit): its application must commit")
+        assert told[0]["advice"].startswith("It has no timeout (two-phase commit): its application must commit")
         assert "`penstock pipeline sinks`" in told[0]["advice"]
         assert f"`penstock transactions abort --transactional-id {name}`" in told[0]["advice"]
         producer.abort_transaction(20)
@@ -204,7 +204,7 @@ def test_one_partition_of_a_transaction_that_does_not_hang(
         ((), "give --transactional-id, or --topic and --partition"),
         (("--topic", "t", "--partition", "0"), "give --start-offset, or --producer-id and --producer-epoch"),
         (("--transactional-id", "a", "--topic", "t"), "give --transactional-id alone, or --topic and --partition"),
-        (("--transactional-id", "a", "--json"), "--json cannot ask: give --yes as well"),
+        (("--transactional-id", "a", "--json"), "--json cannot ask for confirmation: give --yes as well"),
         (
             ("--topic", "t", "--partition", "0", "--producer-id", "1"),
             "--producer-id and --producer-epoch belong together",

@@ -59,7 +59,7 @@ def hanging_port() -> Iterator[int]:
 def refusal(addresses: Mapping[int, tuple[str, int]]) -> str:
     """As a broker words it."""
     named = ", ".join(f"{node} at {host}:{port}" for node, (host, port) in addresses.items())
-    return f"No controller answers: fewer than a majority of the nodes that vote are up (voters: {named})"
+    return f"No controller answers: no majority of the voters is up and connected (voters: {named})"
 
 
 def refusing(addresses: Mapping[int, tuple[str, int]]) -> Callable[[Message], Message]:

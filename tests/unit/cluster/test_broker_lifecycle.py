@@ -145,7 +145,7 @@ def test_a_registration_that_reaches_nobody_names_whom_it_tried(caplog: pytest.L
     ("code", "reason"),
     [
         (ErrorCode.NOT_CONTROLLER, "no majority of the voters can be reached"),
-        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, "another broker of this node.id is running"),
+        (ErrorCode.DUPLICATE_BROKER_REGISTRATION, "another broker with this node.id is running"),
         (ErrorCode.INCONSISTENT_CLUSTER_ID, "INCONSISTENT_CLUSTER_ID"),
     ],
 )
@@ -195,9 +195,9 @@ def test_a_registration_that_never_shows_is_made_again() -> None:
 @pytest.mark.parametrize(
     ("last_index", "leader_id", "reason"),
     [
-        (0, 2, "it is registered, but this node hears nothing of the metadata. A voter whose disk is lost has"),
-        (7, None, "it is registered, but this node hears nothing of the metadata: the others do not reach it at h:1."),
-        (7, 2, "this node has not read of its registration"),
+        (0, 2, "it is registered, but this node receives no metadata. A voter whose disk is lost has"),
+        (7, None, "it is registered, but this node receives no metadata: the other nodes cannot reach it at h:1."),
+        (7, 2, "this node has not received its registration in the metadata"),
     ],
 )
 def test_a_broker_that_does_not_hear_of_its_registration_says_so(
@@ -283,7 +283,7 @@ def test_a_node_that_hears_of_no_metadata_must_not_lead_although_its_heartbeats_
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (HeartbeatAnswer(is_caught_up=False, is_fenced=False, should_shut_down=False), "no metadata has been heard"),
+        (HeartbeatAnswer(is_caught_up=False, is_fenced=False, should_shut_down=False), "no metadata has arrived"),
         (HeartbeatAnswer(is_caught_up=True, is_fenced=True, should_shut_down=False), "this broker is fenced"),
     ],
 )
@@ -302,7 +302,7 @@ def test_an_answer_that_it_does_not_count_is_no_lease(
         assert broker.lifecycle.may_lead()
 
     play(story)
-    assert f"{reason} for {SESSION_S * 1000:.0f} ms: others may lead" in caplog.text
+    assert f"{reason} for {SESSION_S * 1000:.0f} ms: other brokers may lead" in caplog.text
 
 
 def test_the_lease_counts_from_the_question_not_from_the_answer() -> None:

@@ -112,7 +112,7 @@ def test_a_voter_that_moves_is_found_and_the_quorum_takes_its_address_over(
         await cluster.stop(other)
         await cluster.bring_up(other)  # whose file has not changed: what it says is overruled, and that is said
         written, said = f"{host_of(mover)}:{PORT}", f"{host_of(mover)}:{NEW_PORT}"
-        warning = f"names {mover}@{written}, but the quorum has node {mover} at {said}, and that counts"
+        warning = f"names {mover}@{written}, but the quorum has node {mover} at {said}, which is used instead"
         await until(lambda: warning in caplog.text)
         await until(lambda: all_connected(cluster))
         assert all_say(cluster, mover, NEW_PORT)()
@@ -141,7 +141,7 @@ def test_a_whole_cluster_moves_at_once(caplog: pytest.LogCaptureFixture) -> None
         await until(lambda: all_connected(cluster))
         assert any(node.membership.quorum.snapshot_bytes for node in cluster.living.values())
         await asyncio.sleep(2 * SETTLED_S)
-        assert "and that counts" not in caplog.text, "every file is right"
+        assert "which is used instead" not in caplog.text, "every file is right"
 
     play(story)
 
@@ -228,7 +228,7 @@ def test_a_voter_with_another_disk_is_nobodys_voter(seed: int, caplog: pytest.Lo
         starting = twin.start(serve)
         await asyncio.sleep(15)
         assert not starting.done()
-        assert "this node is a voter, and its data directory is another one than the quorum knows" in caplog.text
+        assert "this node is a voter, but its data directory is not the one that the quorum knows" in caplog.text
         cluster.kill(leader)
         for _ in range(100):
             await asyncio.sleep(0.1)

@@ -179,7 +179,9 @@ def test_one_that_is_not_found_says_so_and_warns_of_its_file(here: Here, caplog:
     pauses = [later - before for (before, _), (later, _) in pairwise(asked)]
     assert pauses == [SETTLED_S + 1, 2, 4, 8, 16, 32, LONGEST_TELL_PAUSE_S], "somebody may be mending the network"
     said = [record.getMessage() for record in caplog.records]
-    assert said[0] == "this voter is not found at node-1:9092 (INVALID_REQUEST): the controller's log says why"
+    assert said[0] == (
+        "the controller does not find this voter at node-1:9092 (INVALID_REQUEST): see the controller's log"
+    )
     assert [sentence.split(",")[0] for sentence in said[1:]] == [
         "controller.quorum.voters names 1@node-1:9092",
         "controller.quorum.voters names 3@node-3:9092",
@@ -189,4 +191,4 @@ def test_one_that_is_not_found_says_so_and_warns_of_its_file(here: Here, caplog:
 def test_one_that_is_another_voter_than_it_thinks_says_it_once(here: Here, caplog: pytest.LogCaptureFixture) -> None:
     here.image.replay(PeerAddressSet(NODE, "old", 1))
     assert len(tell(here, [OWN, OWN], ErrorCode.VOTER_NOT_FOUND)) == 1
-    assert caplog.text.count("this voter is not found at") == 1
+    assert caplog.text.count("does not find this voter at") == 1

@@ -255,7 +255,7 @@ def test_a_port_that_is_none_ends_no_link(pair: Pair, monkeypatch: pytest.Monkey
             first.links.set_addresses(2, [("node-2", 70000), ("node-2", PORT)])
             return await first.links.why_not_at(("node-2", 70000), 2)
 
-        assert await pair.world.machine("node-1").run(move()) == "70000 is no port"
+        assert await pair.world.machine("node-1").run(move()) == "70000 is not a port"
         pair.world.network.reset("node-1", "node-2")
         await asyncio.sleep(0.01)
         assert not first.links.is_up(2)

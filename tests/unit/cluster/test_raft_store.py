@@ -206,7 +206,7 @@ def test_damage_in_the_middle_is_refused(place: float) -> None:
     grown(disk)
     path = f"{LOGS}/{log_names(disk)[0]}"
     disk.flip_bit(path, int(disk.open(path).size() * place) + 70)
-    with pytest.raises(StorageError, match="damage and no torn tail"):
+    with pytest.raises(StorageError, match="damage and not a torn tail"):
         RaftStore(disk, DATA, Clock())
 
 
@@ -254,7 +254,7 @@ def test_a_lost_vote_is_not_taken_for_a_directory_of_before_raft(has_log: bool) 
         store.store_blocking(Outcome(snapshot_to_store=Snapshot(9, 1, VOTERS, b"all"), truncate_from=1))
     disk.remove(f"{LOGS}/{QUORUM_STATE}")
     with pytest.raises(
-        StorageError, match=r"quorum-state is missing, and the log beside it is of a quorum; .* restore"
+        StorageError, match=r"quorum-state is missing, but the log beside it belongs to a quorum; .* restore"
     ):
         RaftStore(disk, DATA, Clock())
 
@@ -600,7 +600,7 @@ def test_a_term_that_no_quorum_reaches_is_healed(caplog: pytest.LogCaptureFixtur
     store.store_blocking(Outcome(hard_state=HardState(2**31 - 1, 2)))
     found = RaftStore(disk, DATA, Clock())
     found.heal_term()
-    assert "has term 2147483647, which no quorum reaches" in caplog.text
+    assert "has term 2147483647, which no quorum can reach" in caplog.text
     assert reopened(disk) == Stored(HardState(HEALED_TERM), None, (entry(1),)), "on the disk, and the vote is forgotten"
     assert found.first_voters == (1, 2, 3)
     caplog.clear()
@@ -612,7 +612,7 @@ def test_a_log_of_such_a_term_is_refused_with_what_to_do() -> None:
     disk = new_disk()
     store = begun(disk)
     store.store_blocking(Outcome(hard_state=HardState(2**31 - 1), append=[entry(1, 2**31 - 1)]))
-    with pytest.raises(StorageError, match="has entries of term 2147483647, which no quorum reaches"):
+    with pytest.raises(StorageError, match="has entries of term 2147483647, which no quorum can reach"):
         RaftStore(disk, DATA, Clock()).heal_term()
 
 

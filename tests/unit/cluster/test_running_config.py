@@ -25,8 +25,8 @@ def running(own: dict[str, str], cluster_wide: dict[str, str]) -> RunningConfig:
 def test_a_setting_that_the_cluster_overrules_is_named_with_both_values_and_the_remedy() -> None:
     there = running({"min.insync.replicas": "1"}, AGREED)
     assert list(there.overruled()) == [
-        "min.insync.replicas=1 in this node's settings does not count: the cluster has agreed on "
-        "min.insync.replicas=2, which holds on all nodes; change it there with: penstock configs set --all-brokers "
+        "min.insync.replicas=1 in this node's settings has no effect: the cluster has "
+        "min.insync.replicas=2 for all nodes; change it with: penstock configs set --all-brokers "
         "min.insync.replicas=1"
     ]
     assert there.current.settings.value("min.insync.replicas") == 2
@@ -59,7 +59,7 @@ def test_a_node_says_so_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
     async def story(world: SimWorld) -> None:
         cluster = SimCluster(world, 3)
         await asyncio.gather(*(cluster.bring_up(number) for number in cluster.voters))
-        assert "does not count" not in caplog.text
+        assert "has no effect" not in caplog.text
         await cluster.stop(2)
         cluster._settings["min.insync.replicas"] = "1"
         await cluster.bring_up(2)
@@ -67,6 +67,6 @@ def test_a_node_says_so_at_its_start(caplog: pytest.LogCaptureFixture) -> None:
 
     with SimWorld(5) as world:
         world.run(story(world), timeout_s=900)
-    said = [record for record in caplog.records if "does not count" in record.getMessage()]
+    said = [record for record in caplog.records if "has no effect" in record.getMessage()]
     assert [record.levelname for record in said] == ["WARNING"]
-    assert said[0].getMessage().startswith("min.insync.replicas=1 in this node's settings does not count")
+    assert said[0].getMessage().startswith("min.insync.replicas=1 in this node's settings has no effect")

@@ -74,7 +74,7 @@ def test_what_a_full_disk_held_up_is_applied_before_anything_is_decided(seed: in
             disk.capacity = -disk.free_bytes()
             with pytest.raises(StorageError):
                 await servers.propose(1, b"late")
-            with pytest.raises(StorageError, match="is full, or no descriptor is left"):
+            with pytest.raises(StorageError, match="is full, or the process has no free file"):
                 await servers.call(1, quorum.settled())
             disk.capacity = None
             while True:

@@ -244,7 +244,7 @@ async def test_only_shards_that_had_groups_are_worth_a_line(caplog: pytest.LogCa
     broker.move(empty, ELSEWHERE, 2)
     gone = [record for record in caplog.records if "no longer" in record.getMessage()]
     assert [record.levelname for record in gone] == ["INFO", "DEBUG"]
-    assert " with 1 group is no longer coordinated here" in gone[0].getMessage()
+    assert " with 1 group is no longer coordinated by this broker" in gone[0].getMessage()
     broker.stop()
 
 

@@ -139,7 +139,7 @@ def test_every_version_of_a_group_is_read(value: bytes) -> None:
 
 def test_what_nobody_knows_is_left_alone_and_damage_is_named() -> None:
     assert decode(TOPIC, b"\x00\x63anything", b"\0\0", CLASSIC_DECODERS) is None
-    with pytest.raises(StorageError, match="does not decode"):
+    with pytest.raises(StorageError, match="cannot be decoded"):
         decode(TOPIC, KEY, b"\0\3\0", CLASSIC_DECODERS)
-    with pytest.raises(StorageError, match="does not decode"):
+    with pytest.raises(StorageError, match="cannot be decoded"):
         decode(TOPIC, b"\0\1\0\x09short", None, CLASSIC_DECODERS)

@@ -319,7 +319,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted() -> None:
     world.pass_time(1)
     assert world.state is State.PREPARE_ABORT
     assert world.markers[0].partitions == frozenset((P0, P1))
-    assert "time-out of 10000 ms" in world.notices[0]
+    assert "timeout of 10000 ms" in world.notices[0]
     assert world.end(producer).code is ErrorCode.PRODUCER_FENCED
 
 

@@ -258,8 +258,8 @@ async def test_a_failure_is_tried_again_and_damage_is_not(caplog: pytest.LogCapt
     assert await world.cleaning.run() == 0
     assert len(world.rewriter.plans) == 2
     assert world.leftovers("t") == []
-    assert "to be tried again: the rewriting process died" in caplog.text
-    assert "until it is mended or the broker restarts: corrupt batch" in caplog.text
+    assert "will be tried again: the rewriting process died" in caplog.text
+    assert "until it is repaired or the broker restarts: corrupt batch" in caplog.text
 
 
 async def test_damage_is_reported_and_a_log_that_was_cut_is_compacted_again() -> None:

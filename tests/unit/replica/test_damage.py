@@ -42,7 +42,7 @@ def test_damaged_metadata_is_refused_and_left_alone(tmp_path: Path) -> None:
     sound = log.read_bytes()
     flip(log, sound.index(b'"two"'))
     damaged = log.read_bytes()
-    with pytest.raises(StorageError, match=r"checksum does not match; records that were written after"):
+    with pytest.raises(StorageError, match=r"checksum does not match; later records show"):
         Broker(data=str(tmp_path)).start()
     assert log.read_bytes() == damaged
     log.write_bytes(sound)

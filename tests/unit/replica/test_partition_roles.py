@@ -100,7 +100,7 @@ def test_every_role_meets_everything(role: Role, given: Input) -> None:
     partition, known = replica.partition, replica.partition.metadata
     expected = TRANSITIONS.get((role, given))
     if expected is None:
-        with pytest.raises(IllegalTransition, match=f"a {role.value} cannot meet this: {given.value}"):
+        with pytest.raises(IllegalTransition, match=f"a {role.value} cannot handle this event: {given.value}"):
             GIVE[given](replica)
         assert not (role in LEADING and partition.log.is_being_cut)
     elif expected.act is Act.REFUSE:

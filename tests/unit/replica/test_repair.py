@@ -227,7 +227,7 @@ def test_the_only_replica_in_sync_keeps_what_it_has(world: SimWorld, caplog: pyt
         partition = await follow_to(broker, 9)
         await broker.follow(epoch=2, leader=FOLLOWER, isr=(FOLLOWER,))
         await report(broker, damage(broker, partition, 4))
-        await until(lambda: "is damaged and needed" in caplog.text)
+        await until(lambda: "is damaged but needed" in caplog.text)
         assert partition.followers is not None
         assert partition.followers.pending_isr is None
         assert partition.log.log_end_offset == 9
@@ -392,7 +392,7 @@ def test_a_replica_is_not_cut_where_its_leader_has_the_same_bytes(
         partition.log.gaps.is_contiguous = True  # the reader's mistake
         await report(broker, partition.log.segments[0].path)
         await until(lambda: broker.fetchers.repairs.refused == 1)
-        assert "nothing in it is damaged" in caplog.text
+        assert "so nothing is damaged" in caplog.text
         await report(broker, partition.log.segments[0].path)
         await asyncio.sleep(20)
         assert broker.fetchers.repairs.refused == 1, "it is trusted for a while"
@@ -440,7 +440,7 @@ def test_a_replica_is_not_cut_while_its_leader_cannot_show_a_sound_copy(
         rotten = bytearray(batches(6, 14, epoch=1))
         rotten[100] ^= 1
         broker.leader.show = lambda request: says(records=bytes(rotten), high_watermark=20)
-        await until(lambda: "what broker 1 has there is damaged as well" in caplog.text)
+        await until(lambda: "the copy of broker 1 is damaged there as well" in caplog.text)
         await asyncio.sleep(20)
         assert partition.log.log_end_offset == 20
         assert broker.fetchers.repairs.under_way == [partition]

@@ -656,8 +656,8 @@ class TestDisowning:
     @pytest.mark.parametrize(
         ("offset", "said"),
         [
-            (2, "broker 3 cannot store more than what lies below offset 2"),
-            (1, "broker 3 holds nothing sound from offset 1 on"),
+            (2, "broker 3 cannot store records from offset 2 on"),
+            (1, "broker 3 has no intact records from offset 1 on"),
             (-1, "broker 3 cannot use its log"),
         ],
     )
@@ -668,7 +668,7 @@ class TestDisowning:
         replica.fetched(3, 2)
         for _ in range(3):
             go_on_without(replica.partition, 3, offset)
-        assert caplog.messages == [f"t-0: {said}; asking to go on without"]
+        assert caplog.messages == [f"t-0: {said}; requesting an ISR without it"]
         assert replica.proposed == [replica.partition]
 
     def test_of_strangers_and_where_it_does_not_lead_nothing_follows(self) -> None:
@@ -711,7 +711,7 @@ class TestKeeper:
             replica.fetched(3, 0)
         await asyncio.wait_for(settled.wait(), 30)
         returns = [line for line in caplog.messages if "caught up" in line]
-        assert returns == ["broker 3 has caught up with 3 partitions: asking for its return to the in-sync replicas"]
+        assert returns == ["broker 3 has caught up with 3 partitions: requesting its return to the in-sync replicas"]
         waits = [line for line in caplog.messages if "must wait" in line]
         assert waits == ["3 changes of in-sync replicas must wait: NOT_CONTROLLER"] * lines
         keeper.stop()

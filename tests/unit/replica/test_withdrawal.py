@@ -158,7 +158,7 @@ def test_a_leader_that_nobody_can_relieve_waits_for_others(world: SimWorld, capl
         await lead(broker, (FOLLOWER,))
         broker.machine.disk.fail_sync = lambda path: path.endswith(".log")
         await append(broker, partition)
-        await until(lambda: "nobody else is in sync" in caplog.text)
+        await until(lambda: "no other replica is in sync" in caplog.text)
         assert partition.followers is not None
         assert partition.followers.pending_isr is None
         await lead(broker, (FOLLOWER, 3))

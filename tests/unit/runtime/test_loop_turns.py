@@ -214,7 +214,9 @@ def test_native_code_that_cannot_be_looked_into_is_told_of_too(caplog: pytest.Lo
 
     with caplog.at_level(logging.WARNING):
         run(main)
-    assert "event loop held for 500 ms, by code that cannot be named (a C extension, or no free CPU)" in caplog.text
+    assert (
+        "event loop held for 500 ms, by code that could not be sampled (a C extension, or no free CPU)" in caplog.text
+    )
 
 
 def test_a_turn_that_does_not_end_is_told_of(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:

@@ -67,7 +67,7 @@ def test_an_old_count_is_used_while_the_next_one_is_asked_for(monkeypatch: pytes
 
 
 async def test_all_records_that_wait_fail_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each used to ask for itself, in one of a few threads: the last failed many time-outs after the first."""
+    """Each used to ask for itself, in one of a few threads: the last failed many timeouts after the first."""
     metadata = Metadata()
     metadata.error = KafkaError(KafkaError._TRANSPORT)
     async with Producer(NOBODY, partitioner="round-robin") as producer:

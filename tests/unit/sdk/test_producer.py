@@ -176,7 +176,7 @@ def test_the_defaults_are_those_promised() -> None:
     assert named["linger.ms"] == 10
     assert named["acks"] == "all"
     assert named["enable.idempotence"] is True
-    assert "retries" not in named  # librdkafka's: until the delivery time-out
+    assert "retries" not in named  # librdkafka's: until the delivery timeout
     assert ProducerConfig(acks=1).librdkafka()["enable.idempotence"] is False
     assert get_type_hints(ProducerOptions).keys() == ProducerConfig.__dataclass_fields__.keys()
 

@@ -1,4 +1,4 @@
-"""A producer whose time-out counts from the last progress: slow brokers are waited for, silent ones are not."""
+"""A producer whose timeout counts from the last progress: slow brokers are waited for, silent ones are not."""
 
 from __future__ import annotations
 

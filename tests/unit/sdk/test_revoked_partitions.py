@@ -124,7 +124,7 @@ def test_only_what_is_held_is_committed(client: Client, consumer: BlockingConsum
     client.revoke(ZERO)  # between the asking and the committing, as with the asyncio consumer
     consumer.commit_offsets(everything, is_everything=True)
     assert client.committed == [("t", 1, 4)]
-    with pytest.raises(CommitFailed, match="t-0: they now belong to other members"):
+    with pytest.raises(CommitFailed, match="t-0: these partitions now belong to other members"):
         consumer.commit(records)
     with pytest.raises(CommitFailed, match="t-0"):
         consumer.commit({ZERO: 8})

@@ -1,9 +1,9 @@
 """AddPartitionsToTxn (key 24), versions 0-5: adds partitions to a transaction before they are written.
 
-- Versions 0-3 are for clients, one transaction a request. If a partition does not exist, it gets its own error and the
-  others OPERATION_NOT_ATTEMPTED.
-- Versions 4 and 5 are for brokers, many transactions a request: a partition leader checks for a client whether the
-  partition belongs to its transaction (`verify_only`), or adds it (transaction version 2).
+- Versions 0-3 are for clients, with one transaction per request. If a partition does not exist, it gets its own error
+  and the others OPERATION_NOT_ATTEMPTED.
+- Versions 4 and 5 are for brokers, with many transactions per request: a partition leader checks for a client whether
+  the partition belongs to its transaction (`verify_only`), or adds it (transaction version 2).
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class AddPartitionsToTxnHandler:
                     place: ErrorCode.TRANSACTION_ABORTABLE if place in reply.missing else reply.code for place in places
                 }
         else:
-            # A partition that this broker has not heard of yet would look deleted when its marker is due.
+            # If this broker did not know the partition yet, it would take it for deleted when the marker has to be
+            # written.
             codes = _without(places, self._exists) or dict.fromkeys(places, await self._add(request))
         return AddPartitionsToTxnResult(
             transactional_id=asked.transactional_id, topic_results=_results(asked.topics, codes)
@@ -118,7 +119,7 @@ class AddPartitionsToTxnHandler:
 
 
 def _without(places: Iterable[Place], check: Callable[[Place], ErrorCode]) -> dict[Place, ErrorCode]:
-    """Where one place is refused the others are not attempted. Empty: all of them may be added."""
+    """If one partition is refused, the others are not attempted. Empty: all of them may be added."""
     refused = {place: code for place in places if (code := check(place)) is not ErrorCode.NONE}
     if not refused:
         return {}

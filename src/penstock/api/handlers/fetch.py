@@ -157,7 +157,7 @@ def _is_ready(fetch: Fetch, request: FetchRequest) -> bool:
 
 
 async def _respond(ctx: RequestContext, answer: Coroutine[Any, Any, FetchResponse]) -> None:
-    """To a parked fetch that turned out cold."""
+    """Answer a parked fetch that needs data from the disk."""
     try:
         ctx.respond(await answer)
     except BaseException:

@@ -37,12 +37,12 @@ LEADS_BACK: Final = (
     "the address in controller.quorum.voters or controller.quorum.bootstrap.servers leads back to this node"
 )
 WRONG_SECRET: Final = (
-    "this node does not know the cluster's secret: give it that of a node of the cluster "
-    "(penstock cluster secret prints it)"
+    "this node does not know the cluster's secret: give it the secret of another node (penstock cluster secret prints "
+    "it)"
 )
 # The same for the log of the refusing node.
 PEER_WITH_WRONG_SECRET: Final = (
-    "the peer does not know the cluster's secret; if it is one of your nodes, give it the secret file of this one"
+    "the peer does not know the cluster's secret; if it is one of your nodes, give it the secret file of this node"
 )
 
 

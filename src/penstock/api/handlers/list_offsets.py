@@ -4,8 +4,8 @@ Timestamps: -1 latest (the high watermark, or the last stable offset for read_co
 with the largest timestamp, -4 earliest on local disk (the same, there is no tiered storage), -5 and -6 about tiered
 storage (nothing there: -1). Any other: the first record at or after it, or -1.
 
-acks=1 is answered before the flush that makes the record visible to readers. A request that meets such records waits
-for their flush, so that a client finds the records that were acknowledged.
+acks=1 is answered before the flush that makes the record visible to readers. A request for such records waits for their
+flush, so that a client finds all acknowledged records.
 
 Only the leader answers. A new leader answers only when its high watermark has reached the offset where it took over:
 until then it may be behind that of the last leader (OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE). For

@@ -1,12 +1,13 @@
 """Produce (key 0), versions 3-13 (0-2 are advertised for old librdkafka and refused).
 
-- One sound v2 batch a partition. The checksum, sizes and counts in the header are checked; the framing of single
+- One valid v2 batch per partition. The checksum, sizes and counts in the header are checked; the framing of single
   records only if the topic needs records (null keys on a compacted topic, recompression). Kafka reads the records of
   every batch.
 - A compacted topic refuses a batch of more than a million records: INVALID_RECORD. (Kafka has no such limit.)
 - acks=0 is never answered; an error then closes the connection.
 - acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
-- NOT_LEADER_OR_FOLLOWER names the current leader from version 10 (KIP-951), except by the lane.
+- NOT_LEADER_OR_FOLLOWER names the current leader from version 10 on (KIP-951), except on the fast path
+  (`api.produce_lane`).
 - `compression.type` other than `producer`: the batch is recompressed in another process before its order is fixed, and
   the connection waits for it.
 - Only coordinators write to internal topics: INVALID_TOPIC_EXCEPTION. (Kafka allows its admin client to.)
@@ -226,8 +227,8 @@ class ProduceHandler:
         prepared: Prepared = NOTHING,
         verified: Verified = NO_GUARDS,
     ) -> Generator[None, None, ProduceResponse | None]:
-        """In steps. By the identity of its data, `prepared`: the outcome of a batch that went through a worker first;
-        `verified`: the coordinator's answer for a batch that may begin its transaction here.
+        """In steps. Both mappings have the identity of a batch's data as key. `prepared`: the outcome of a batch that a
+        worker has processed; `verified`: the coordinator's answer for a batch that may begin its transaction here.
         """
         acks = request.acks
         by_id = ctx.version >= 13
@@ -478,7 +479,7 @@ class ProduceHandler:
     # -- time ---------------------------------------------------------------------------
 
     def expire(self) -> None:
-        """Answer requests that have waited longer than their time-out. Called a few times a second."""
+        """Answer requests that have waited longer than their timeout. Called a few times a second."""
         now = self._clock.monotonic()
         for pending in [pending for pending in self._pending if pending.deadline <= now]:
             pending.expire()

@@ -5,7 +5,7 @@
 - Hello and ping are answered, Raft's messages are not: their responses use the connection of the other side.
 - A message closes the connection if its sender differs from the hello, if another disk has the sender's vote now, or if
   its bytes are invalid.
-- A repeated hello checks the disk again; if the disk differs, the connection's messages are not accepted any more.
+- A repeated hello checks the disk again; if the disk differs, the connection's messages are no longer accepted.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class RaftHandler:
             return
         hello = self._senders.get(connection)
         if hello is None:
-            raise ProtocolError("a message between nodes without a hello that was accepted")
+            raise ProtocolError("a message between nodes without an accepted hello")
         if payload == PING:
             connection.reply(slot, [peer_answer(correlation_id)])
             return
         if sender_of(payload) != hello.sender:
-            raise ProtocolError(f"node {hello.sender} speaks as node {sender_of(payload)}")
+            raise ProtocolError(f"node {hello.sender} sent a message in the name of node {sender_of(payload)}")
         if reason := self._why_not_with_disk(hello):
             raise ProtocolError(reason)
         connection.reply(slot, [])

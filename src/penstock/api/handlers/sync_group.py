@@ -1,6 +1,6 @@
 """SyncGroup (key 14), versions 0-5: followers wait until the leader's assignment is stored.
 
-A client that closes meanwhile sends LeaveGroup behind its SyncGroup, which then makes way.
+A client that closes meanwhile sends LeaveGroup behind its SyncGroup. The waiting SyncGroup then ends at once.
 """
 
 from __future__ import annotations

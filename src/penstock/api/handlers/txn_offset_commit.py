@@ -112,8 +112,8 @@ class TxnOffsetCommitHandler:
             frozenset((place,)),
             2 if is_v2 else 0,
         )
-        # A client of version 0 or 1 may have given up by the time that a repeated question is answered. Nothing would
-        # tell its late request from one of its next transaction.
+        # No repetition for clients of transaction version 0 or 1: they may have given up before its answer. Their late
+        # request could not be distinguished from a request of their next transaction.
         patience_s = LONGEST_S if is_v2 else 0.0
         code = (await self._verifier.verify(asked, patience_s))[place]
         if code is ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_WITH_ABORTABLE:
@@ -121,7 +121,7 @@ class TxnOffsetCommitHandler:
         if code is ErrorCode.PRODUCER_FENCED:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         if code in AGAIN and not (is_v2 and code is ErrorCode.CONCURRENT_TRANSACTIONS):
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # which every client tries again
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE  # every client retries this
         return code
 
     def refuse(self, request: TxnOffsetCommitRequest, code: ErrorCode, message: str | None) -> TxnOffsetCommitResponse:

@@ -1,4 +1,5 @@
-"""WriteTxnMarkers (key 27), versions 1-2, among brokers and for `penstock transactions abort`: ends of transactions.
+"""WriteTxnMarkers (key 27), versions 1-2, among brokers and for `penstock transactions abort`: markers that end
+transactions.
 
 Answered when the markers are committed, partition by partition. A marker for a partition of the offsets topic makes the
 transaction's offsets there count.
@@ -26,7 +27,7 @@ from penstock.wire.messages.write_txn_markers import (
 )
 
 PATIENCE_S: Final = 2.0
-"""One partition that waits for its replicas must not hold up the markers of all others."""
+"""A partition that waits for its replicas must not delay the markers of the others."""
 
 
 class WriteTxnMarkersHandler:

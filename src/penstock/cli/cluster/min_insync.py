@@ -21,26 +21,26 @@ NAMED = 5
 
 
 def warn_of_topic(admin: BlockingAdmin, name: str) -> None:
-    """After a topic was created or its settings were changed. Kafka accepts such a setting, and so does the command."""
+    """Warn after a topic was created or changed: more in-sync replicas are required than it has. Kafka accepts that."""
     with suppress(PenstockError):  # the change itself is done, and this check is extra
         replicas = _fewest(admin.topic(name))
         for asked in admin.configs("topic", name):
             if asked.name == MIN_INSYNC and _number(asked.value) > replicas:
                 whose = "" if asked.source == "topic" else " (the brokers' setting)"
                 _warn(
-                    f"{MIN_INSYNC}={asked.value}{whose}, but {name} has {replicas} replica{'s' * (replicas != 1)}: it "
-                    f"counts as {replicas} there, and acks=all waits for no more"
+                    f"{MIN_INSYNC}={asked.value}{whose}, but {name} has {replicas} replica{'s' * (replicas != 1)}: "
+                    f"the effective value is {replicas}, and acks=all waits for no more"
                 )
 
 
 def warn_of_all_topics(admin: BlockingAdmin, value: str | None) -> None:
-    """After the brokers' setting, which topics without their own setting use, was changed to `value`."""
+    """Warn after the brokers' setting, the default of topics without their own, was changed to `value`."""
     with suppress(PenstockError):
         few = [topic for topic in admin.topics() if _fewest(topic) < _number(value)]
         if few:
             _warn(
-                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: it counts as the number of replicas "
-                "there, and acks=all waits for no more"
+                f"{MIN_INSYNC}={value}, but {_names(few)} fewer replicas: the effective value is the number of "
+                "replicas, and acks=all waits for no more"
             )
 
 

@@ -33,7 +33,7 @@ def down(fenced: Iterable[Voter], told: Collection[str]) -> Iterator[Finding]:
     for broker in tried(one for one in fenced if f"voter {one.node_id}" not in told):
         about = f"broker {broker.node_id}"
         if not broker.problem:
-            advice = "It is starting, catches up or cannot reach the controller: see its log."
+            advice = "It is starting, is catching up, or cannot reach the controller: see its log."
             yield Finding("warning", about, f"{broker.address} answers, but the controller keeps it fenced", advice)
         elif broker.problem in (REFUSED, HANGS):
             yield Finding("warning", about, f"is down: {broker.address}: {broker.problem}", broker.advice)

@@ -1,4 +1,4 @@
-"""Findings of `penstock doctor` about transactions that hold the last stable offset of partitions for long."""
+"""Findings of `penstock doctor` about transactions that have held back the last stable offset for a long time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG_MS = 300_000
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 NAMED = 3
 MOST = 10
-WAIT = "consumers with read_committed wait behind it"
+WAIT = "consumers with read_committed cannot read past it"
 
 
 def old_transactions(target: Target) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def old_transactions(target: Target) -> Iterator[Finding]:
     findings = [*map(_hanging, by_producer.values()), *map(_open, known)]
     yield from findings[:MOST]
     if len(findings) > MOST:
-        yield Finding("warning", "transactions", f"{len(findings) - MOST} more are open for long")
+        yield Finding("warning", "transactions", f"{len(findings) - MOST} more have been open for a long time")
 
 
 def _long_open(admin: TransactionAdmin) -> Iterator[TransactionDescription]:
@@ -57,11 +57,13 @@ def _hanging(parts: Sequence[OpenTransaction]) -> Finding:
     topic, index = producer.partition
     sentence = (
         f"producer {producer.producer_id} has left a transaction open in "
-        f"{_named([one.producer.partition for one in parts])}, from offset {producer.start_offset}, with the last "
-        f"write at {moment(producer.last_write_ms)}. No coordinator will end it, and {WAIT}"
+        f"{_named([one.producer.partition for one in parts])}, from offset {producer.start_offset}, and last wrote at "
+        f"{moment(producer.last_write_ms)}. No coordinator will end it, and {WAIT}"
     )
     abort = f"`penstock transactions abort --topic {topic} --partition {index} --start-offset {producer.start_offset}`"
-    advice = f"{abort} aborts it." if len(parts) == 1 else f"{abort} aborts it there; do so in each of its partitions."
+    advice = f"{abort} aborts it."
+    if len(parts) > 1:
+        advice = f"{abort} aborts it in that partition; repeat this for each of the others."
     return Finding("problem", "transactions", sentence, advice)
 
 
@@ -69,23 +71,26 @@ def _open(known: TransactionDescription) -> Finding:
     began_ms = known.start_ms or 0
     name = known.transactional_id
     sentence = (
-        f"{name} (producer {known.producer_id}) is {known.state} in {_named(known.partitions)} for {since(began_ms)}, "
-        f"since {moment(began_ms)}: {WAIT}"
+        f"{name} (producer {known.producer_id}) has been {known.state} in {_named(known.partitions)} for "
+        f"{since(began_ms)}, since {moment(began_ms)}: {WAIT}"
     )
     if known.state != "Ongoing":
         return Finding(
-            "warning", "transactions", sentence, "It is decided. Its markers wait for the leaders: see their logs."
+            "warning",
+            "transactions",
+            sentence,
+            "Its outcome is decided, but not all partition leaders have written the marker yet: see their logs.",
         )
     abort = f"`penstock transactions abort --transactional-id {name}`"
     if known.is_decided_outside:
         advice = (
-            "It has no time-out (two-phase commit): its application must commit or abort it, so start that again. "
+            "It has no timeout (two-phase commit): its application must commit or abort it, so start that again. "
             f"`penstock pipeline sinks` shows those of pipelines. If nobody will decide, {abort} aborts it; if the "
             "application has already decided to commit, that loses these records."
         )
     else:
         advice = (
-            f"Its producer must commit or abort it; its time-out is {span(known.timeout_ms)}. "
+            f"Its producer must commit or abort it; its timeout is {span(known.timeout_ms)}. "
             f"{abort} aborts it and fences the producer."
         )
     return Finding("warning", "transactions", sentence, advice)

@@ -108,7 +108,7 @@ def explain(target: Target, group_id: str, show_all: bool, as_json: bool) -> Non
 @click.option("--all-topics", is_flag=True, help="All topics with committed offsets of the group.")
 @click.option("--to-earliest", is_flag=True, help="To the first record.")
 @click.option("--to-latest", is_flag=True, help="To the end: the group reads only new records.")
-@click.option("--to-datetime", type=PointInTime(), help="To the first record not older than TIME (UTC).")
+@click.option("--to-datetime", type=PointInTime(), help="To the first record at or after TIME (UTC).")
 @click.option("--to-offset", type=Number(0, INT64_MAX), help="To this offset.")
 @click.option("--shift-by", type=int, help="Forward by this number of offsets; backward if negative.")
 @click.option("--dry-run", is_flag=True, help="Only print the changes.")

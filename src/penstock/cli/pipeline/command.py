@@ -383,7 +383,7 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 @pipeline.command()
 @project_options
 @click.option("--flow", help="Reset only this flow, and the flows that read its table.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @errors_as_json
 def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_json: bool) -> int:
@@ -393,7 +393,7 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
 
     project = _project(directory, servers)
     if as_json and not yes:
-        raise click.UsageError("--json cannot ask: give --yes as well")
+        raise click.UsageError("--json cannot ask for confirmation: give --yes as well")
     say = _nothing if as_json else click.echo
     with _held(project, "pipeline reset", say):
         plan = plan_reset(project, flow)

@@ -90,7 +90,7 @@ def _described(progress: JobProgress) -> str:
 
 
 class SparkMaster(click.ParamType[str]):
-    """Checked here: Java takes seconds and gives a worse error."""
+    """Checked before Java starts: Java takes seconds, and its error is harder to understand."""
 
     name = "master"
 

@@ -122,8 +122,8 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
 @click.option(
     "--offsets", metavar="P:FROM-TO[,...]", help="Replay only these offsets, TO excluded, for example 0:100-200,1:50-"
 )
-@click.option("--since", type=PointInTime(), help="Start at the first record not older than TIME.")
-@click.option("--until", type=PointInTime(), help="Stop before the first record not older than TIME.")
+@click.option("--since", type=PointInTime(), help="Start at the first record at or after TIME.")
+@click.option("--until", type=PointInTime(), help="Stop before the first record at or after TIME.")
 @click.option("--to", "to_topic", required=True, help="Topic to write to.", shell_complete=complete_topics)
 @click.option(
     "--speed", type=Speed(), default="max", show_default=True, help="Speed relative to the records' timestamps."

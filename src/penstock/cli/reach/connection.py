@@ -94,7 +94,7 @@ class Target:
 
     servers: str
     source: str
-    """Where `servers` comes from: an option, the environment or the default."""
+    """The origin of `servers`: an option, the environment or the default."""
     timeout_s: float = 15.0
     settings: dict[str, object] = field(default_factory=dict)
 
@@ -148,7 +148,7 @@ class Target:
     def serving(self) -> str | None:
         """The broker to connect to first; None if the command cannot tell which brokers are starting.
 
-        A client library that connects first to a broker that is starting would take that broker for the whole cluster.
+        A client library that first reaches a starting broker would take it for the whole cluster.
         """
         host, port = self.check()
         if not self._can_tell_who_is_starting():
@@ -202,7 +202,7 @@ def connect_problem(host: str, port: int, timeout_s: float = CONNECT_TIMEOUT_S) 
     """Empty when a TCP connection opens, else the reason."""
     try:
         socket.create_connection((host, port), timeout_s).close()
-    except (socket.gaierror, UnicodeError):  # the latter where a part of a name is empty or too long
+    except (socket.gaierror, UnicodeError):  # UnicodeError: a part of the name is empty or too long
         return f"the name {host} does not resolve"
     except TimeoutError:
         return f"no answer from {host} within {timeout_s:g} s"

@@ -1,6 +1,6 @@
-"""Single requests over a plain socket: what `doctor` asks before it trusts a client library.
+"""Single requests over a plain socket: `doctor` sends them before it trusts a client library.
 
-librdkafka goes to the addresses that brokers advertise; this stays with the one it was given.
+librdkafka moves on to the advertised addresses of brokers; a probe stays at the address it was given.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from penstock.wire_client.requests.metadata import metadata_request
 
 R = TypeVar("R", bound=Message)
 FRAME_LIMIT = 1024 * 1024
-CLUSTER_VERSION = 2  # the first that tells of brokers that are down
-METADATA_VERSION = 4  # all brokers since 0.11, with cluster id and controller
+CLUSTER_VERSION = 2  # the first version that lists fenced brokers
+METADATA_VERSION = 4  # served by all brokers since 0.11; has cluster id and controller
 ABOUT_THE_CLUSTER = metadata_request(())
 """Brokers, cluster id and controller; no topics."""
 
@@ -33,7 +33,7 @@ def frame(api: Api, version: int, request: Message, client_id: str = "penstock-c
 
 
 class Probe:
-    """Raises OSError, or ProtocolError where something else than Kafka answers."""
+    """Raises OSError, or ProtocolError if the server does not speak Kafka's protocol."""
 
     def __init__(self, host: str, port: int, timeout_s: float) -> None:
         self._address = (host, port)
@@ -42,14 +42,14 @@ class Probe:
     def api_count(self) -> int:
         answer = self._ask(Api.API_VERSIONS, 0, ApiVersionsRequest(), ApiVersionsResponse)
         if not answer.api_keys:
-            raise ProtocolError("the answer names no API")
+            raise ProtocolError("the answer lists no APIs")
         return len(answer.api_keys)
 
     def cluster(self) -> MetadataResponse:
         return self._ask(Api.METADATA, METADATA_VERSION, ABOUT_THE_CLUSTER, MetadataResponse)
 
     def all_brokers(self) -> list[DescribeClusterBroker]:
-        """Those that are down, too."""
+        """Includes brokers that are down."""
         return self._ask(Api.DESCRIBE_CLUSTER, CLUSTER_VERSION, cluster_request(), DescribeClusterResponse).brokers
 
     def _ask(self, api: Api, version: int, request: Message, kind: type[R]) -> R:
@@ -61,7 +61,7 @@ class Probe:
                     raise ConnectionResetError("the connection was closed at once")
                 size = int.from_bytes(prefix, "big")
                 if not 0 < size <= FRAME_LIMIT:
-                    raise ProtocolError("the answer is no frame")
+                    raise ProtocolError("the answer is not a Kafka response")
                 answered = stream.read(size)
         if len(answered) < size:
             raise ProtocolError("the connection was closed in the middle of the answer")

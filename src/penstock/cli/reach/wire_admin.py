@@ -1,4 +1,4 @@
-"""How a command asks for what librdkafka has no words for: Penstock's own client, under the same settings."""
+"""Penstock's own client, for requests that librdkafka does not offer. It uses the same client settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _connected(target: Target) -> Iterator[BlockingCluster]:
     from penstock.wire_client.blocking.security import security_from_settings
 
     serving = target.check()
-    # That one first: an address that hangs would be waited for.
+    # The address that answers comes first: an address that hangs would use up the timeout.
     addresses = list(dict.fromkeys([serving, *target.addresses()]))
     security = security_from_settings({name: str(value) for name, value in target.settings.items()})
     connected = BlockingCluster(addresses, "penstock-cli", security, target.timeout_s)

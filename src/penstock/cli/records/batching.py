@@ -34,7 +34,9 @@ def batching(target: Target, topic: str, *, is_typed: bool) -> Batching:
 
 
 def _largest_batch(target: Target, topic: str) -> int:
-    """The topic's max.message.bytes, or BULK_BATCH_BYTES if no broker tells it, as for a topic that does not exist."""
+    """The topic's max.message.bytes, or BULK_BATCH_BYTES if it is unknown, for example because the topic does not
+    exist.
+    """
     from penstock.model.errors import ApiError
     from penstock.wire.apis import Api
     from penstock.wire.messages.describe_configs import DescribeConfigsResponse

@@ -34,7 +34,7 @@ PROGRESS_STEP = 1000
 @click.option("--group", help="Read as a member of this group and commit.", shell_complete=complete_groups)
 @click.option("--partition", "partitions", type=NUMBER, multiple=True, help="Read only this partition; repeatable.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first record (the default without --follow).")
-@click.option("--from-time", type=PointInTime(), help="Start at the first record not older than TIME.")
+@click.option("--from-time", type=PointInTime(), help="Start at the first record at or after TIME.")
 @click.option("--offset", type=int, help="Start at this offset; -10 is ten before the end.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new records at the end, which is also the default start.")
 @click.option("--max", "max_records", type=Number(1, INT64_MAX), help="Stop after this number of records.")
@@ -128,7 +128,7 @@ def consume(
                 records = _watched(records, min(total, max_records or total), topic)
         with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C ends --follow
             _print(filter(passes, records), line, max_records, sys.stdout.buffer)
-        sys.stdout.buffer.flush()  # the command has not succeeded before this
+        sys.stdout.buffer.flush()  # the command succeeds only if this write does
 
 
 def _print(records: Iterator[Record | None], line: Line, max_records: int | None, out: IO[bytes]) -> None:

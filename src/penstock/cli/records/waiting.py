@@ -84,8 +84,8 @@ class GroupPatience(Patience):
             if not self._has_told and len(group.members) > 1:
                 self._has_told = True
                 _tell(
-                    f"group {self._group_id} is waiting for a member that does not answer; the rebalance goes on when "
-                    f"that member's session times out ({SESSION_TIMEOUT_S:g} s by default)"
+                    f"group {self._group_id} is waiting for a member that does not answer; the rebalance continues "
+                    f"when that member's session times out ({SESSION_TIMEOUT_S:g} s by default)"
                 )
         elif waited_s > self._target.timeout_s:
             raise PenstockError(

@@ -160,7 +160,9 @@ def _overrides(settings: tuple[str, ...]) -> dict[str, str]:
 
 
 def _warn_of_other_address(config: BrokerConfig) -> None:
-    """advertised.listeners of the file stays with --host and --port. That may be intended, as for a forwarded port."""
+    """--host and --port do not change the file's advertised.listeners. That may be intended: a port may be
+    forwarded.
+    """
     for endpoint in config.listeners:
         advertised = config.advertised_listeners.get(endpoint.name, endpoint)
         if advertised != endpoint:
@@ -187,7 +189,7 @@ async def _serve(config: BrokerConfig) -> None:
     try:
         failure = await _serve_once(config, collector)
     except StorageError as error:
-        # A storage error at the start ends the command as a wrong setting does.
+        # A storage error at the start ends the command in the same way as a wrong setting.
         raise ConfigError(str(error)) from error
     while failure is not None:
         if not _is_of_the_disk(failure):

@@ -90,7 +90,7 @@ def _missing_nodes(config: BrokerConfig, count: int, has_agreed: bool) -> Iterat
     if in_sync > replicas:
         yield (
             f"min.insync.replicas={in_sync}, but topics have {replicas} replica{'s' if replicas > 1 else ''}: "
-            f"it counts as {replicas}, and acks=all waits for no more"
+            f"the effective value is {replicas}, and acks=all waits for no more"
         )
 
 
@@ -197,7 +197,9 @@ def _check_none_runs(base: Path, count: int) -> None:
 
 
 def _has_agreed(base: Path, config: BrokerConfig) -> bool:
-    """Whether the cluster exists: its nodes have stored its id. With a cluster id from a setting nobody can tell."""
+    """Whether the cluster exists: its nodes have stored its id. Unknown (False) if the cluster id comes from a
+    setting.
+    """
     return config.penstock_cluster_id is None and any(base.glob(f"node-*/{META_PROPERTIES}"))
 
 
@@ -212,7 +214,7 @@ def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[s
 
 
 def _tell(sentence: str) -> None:
-    """To standard error: as text, or as a JSON object in the JSON log format."""
+    """Print to standard error: as text, or as a JSON object in the JSON log format."""
     if current_format() == JSON:
         log.warning("%s", sentence)
     else:

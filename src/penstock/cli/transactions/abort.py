@@ -27,12 +27,14 @@ class Hung(NamedTuple):
 
 
 def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json: bool) -> bool:
-    """False: the person said no."""
+    """False: the user declined."""
     known = admin.describe(transactional_id)  # it must exist: to fence an unknown id would create it
     if ask:
         where = f" in {', '.join(map(str, known.partitions))}" if known.partitions else ""
         click.echo(f"{transactional_id} is {known.state}{where}.")
-        click.echo(f"Producer {known.producer_id} with epoch {known.producer_epoch} will be fenced: it cannot go on.")
+        click.echo(
+            f"Producer {known.producer_id} with epoch {known.producer_epoch} will be fenced: its next request fails."
+        )
         if not click.confirm("Continue?"):
             return False
     producer_id, epoch = admin.fence(transactional_id)
@@ -52,7 +54,7 @@ def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json:
 
 
 def abort_in_partition(admin: TransactionAdmin, hung: Hung, *, ask: bool, force: bool, as_json: bool) -> bool:
-    """False: the person said no."""
+    """False: the user declined."""
     producer = _look_up(admin, hung)
     if not force:
         _check_hanging(OpenTransaction(producer, coordinated(admin, [producer.producer_id]).get(producer.producer_id)))
@@ -103,7 +105,7 @@ def _look_up(admin: TransactionAdmin, hung: Hung) -> PartitionProducer:
 
 
 def _check_hanging(found: OpenTransaction) -> None:
-    """To abort one partition of a transaction that its coordinator may commit would tear it apart."""
+    """Refuses to abort one partition of a transaction that its coordinator may commit: it would no longer be atomic."""
     known = found.known
     if known is None or found.is_hanging:
         return
@@ -115,5 +117,5 @@ def _check_hanging(found: OpenTransaction) -> None:
             f"`penstock transactions abort --transactional-id {name}` aborts all of it; {alone}"
         )
     raise PenstockError(
-        f"this transaction does not hang: {name} is {known.state}, and its markers are on their way; {alone}"
+        f"this transaction does not hang: {name} is {known.state}, and its markers are being written; {alone}"
     )

@@ -58,7 +58,7 @@ def transactions() -> None:
     "longer_than_ms",
     type=Duration(),
     default=None,
-    help="Only transactions that have been open for longer: 90s, 15m, or milliseconds.",
+    help="Only transactions that have been open for longer than this: 90s, 15m, or milliseconds.",
 )
 @click.option(
     "--pattern",
@@ -80,7 +80,7 @@ def list_(
 ) -> None:
     """List transactional ids with their producer id and state.
 
-    Ongoing (two-phase): the transaction has no time-out. Its application, or an outside coordinator, decides.
+    Ongoing (two-phase): the transaction has no timeout. Its application, or an outside coordinator, decides.
     """
     from penstock.wire_client.requests.transactions import TransactionFilter
 
@@ -113,12 +113,12 @@ def list_(
         click.echo("No transactional ids.", err=True)
 
 
-@transactions.command("describe", short_help="Show state, time-out, age and partitions of a transaction.")
+@transactions.command("describe", short_help="Show state, timeout, age and partitions of a transaction.")
 @transactional_id_name(required=True)
 @json_option
 @cluster_command
 def describe(target: Target, transactional_id: str, as_json: bool) -> None:
-    """Show the state, the producer, the time-out, the age and the partitions of a transactional id."""
+    """Show the state, the producer, the timeout, the age and the partitions of a transactional id."""
     with transaction_admin(target) as admin:
         found = admin.describe(transactional_id)
     if as_json:
@@ -129,7 +129,7 @@ def describe(target: Target, transactional_id: str, as_json: bool) -> None:
     click.echo(f"Transactional id: {found.transactional_id}")
     click.echo(f"State:            {found.state}{age}")
     click.echo(f"Producer:         id {found.producer_id}, epoch {found.producer_epoch}")
-    click.echo(f"Time-out:         {_timeout(found)}")
+    click.echo(f"Timeout:          {_timeout(found)}")
     click.echo(f"Coordinator:      broker {found.coordinator_id}")
     click.echo(f"Partitions:       {', '.join(map(str, found.partitions)) or 'none'}")
 
@@ -140,7 +140,7 @@ def describe(target: Target, transactional_id: str, as_json: bool) -> None:
 @json_option
 @cluster_command
 def describe_producers(target: Target, topic: str, partition: int, as_json: bool) -> None:
-    """Show the producers that have written to a partition lately, with the first offset of an open transaction."""
+    """Show the producers that have recently written to a partition, with the first offset of an open transaction."""
     with transaction_admin(target) as admin:
         found = admin.producers(TopicPartition(topic, partition))
     if as_json:
@@ -173,7 +173,7 @@ def describe_producers(target: Target, topic: str, partition: int, as_json: bool
             ],
         )
     else:
-        click.echo(f"No producer with an id has written to {topic}-{partition} lately.", err=True)
+        click.echo(f"No idempotent or transactional producer has written to {topic}-{partition} recently.", err=True)
 
 
 @transactions.command("find-hanging", short_help="Find open transactions that no coordinator will end.")
@@ -185,8 +185,8 @@ def describe_producers(target: Target, topic: str, partition: int, as_json: bool
     type=Duration(),
     default="15m",
     show_default=True,
-    help="Ignore transactions with a write that is younger: 90s, 15m, 2h. At least the brokers' "
-    "transaction.max.timeout.ms.",
+    help="Ignore transactions whose last write is more recent than this: 90s, 15m, 2h. Must not be less than the "
+    "brokers' transaction.max.timeout.ms.",
 )
 @json_option
 @cluster_command
@@ -194,7 +194,7 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
     """Find open transactions that no coordinator will end.
 
     Such a transaction is open in a partition, but no transactional id has its producer id, or the transaction of that
-    id does not have this partition. Consumers with isolation.level=read_committed wait behind it for ever.
+    id does not have this partition. Consumers with isolation.level=read_committed never get past it.
     A two-phase transaction that its coordinator knows does not hang, however old it is.
     """
     if partition is not None and topic is None:
@@ -245,7 +245,7 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
 @transactions.command("abort", short_help="Abort a transaction.")
 @click.option(
     "--transactional-id",
-    help="Abort the open transaction of this id, and refuse its producer from now on.",
+    help="Abort the open transaction of this id, and fence its producer.",
     shell_complete=complete_transactional_ids,
 )
 @click.option(
@@ -255,9 +255,11 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
 @click.option("--start-offset", type=Number(0, INT64_MAX), help="First offset of the transaction there.")
 @click.option("--producer-id", type=PRODUCER_ID, help="Its producer id, instead of the offset.")
 @click.option("--producer-epoch", type=EPOCH, help="The epoch of that producer; needed with --producer-id.")
-@click.option("--coordinator-epoch", type=NUMBER, help="Of the marker (default: the last one in the partition).")
+@click.option(
+    "--coordinator-epoch", type=NUMBER, help="Coordinator epoch of the marker (default: the last one in the partition)."
+)
 @click.option("--force", is_flag=True, help="Abort in this partition alone, although a coordinator will end it.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @cluster_command
 def abort(
@@ -283,7 +285,7 @@ def abort(
 
     by_partition = (topic, partition, start_offset, producer_id, producer_epoch, coordinator_epoch)
     if as_json and not yes:
-        raise click.UsageError("--json cannot ask: give --yes as well")
+        raise click.UsageError("--json cannot ask for confirmation: give --yes as well")
     if transactional_id is not None:
         if any(one is not None for one in by_partition) or force:
             raise click.UsageError("give --transactional-id alone, or --topic and --partition")

@@ -2,7 +2,7 @@
 
 A transaction hangs if it is open in a partition and no coordinator will ever end it there: no transactional id has its
 producer id, or the transaction of that id does not have this partition. An open transaction holds the last stable
-offset of its partition, so consumers with read_committed wait behind it.
+offset of its partition, so consumers with read_committed cannot read past it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class OpenTransaction(NamedTuple):
 def old_transactions(
     admin: TransactionAdmin, longer_than_ms: int, topics: Iterable[str] | None = None, partition: int | None = None
 ) -> list[OpenTransaction]:
-    """Open transactions without a write for that long, of all topics or `topics`, of all partitions or `partition`."""
+    """Open transactions whose last write is at least that old. Without `topics` and `partition`: of all partitions."""
     last_ms = time.time() * 1000 - longer_than_ms
     found = [
         one
@@ -68,7 +68,7 @@ def coordinated(admin: TransactionAdmin, producer_ids: Iterable[int]) -> dict[in
 
 
 def decided_outside(admin: TransactionAdmin, transactional_ids: Iterable[str]) -> frozenset[str]:
-    """Those of these ids whose transactions have no time-out (two-phase commit)."""
+    """Those of these ids whose transactions have no timeout (two-phase commit)."""
     found = []
     for name in transactional_ids:
         try:

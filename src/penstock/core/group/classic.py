@@ -307,7 +307,7 @@ class ClassicGroup:
         return member
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        """A producer speaks for the member, so neither its session nor the phase of a rebalance matters.
+        """The producer commits on behalf of the member, so neither its session nor the phase of a rebalance matters.
 
         Requests before version 3 name no member.
         """

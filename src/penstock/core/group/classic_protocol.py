@@ -51,7 +51,7 @@ class ClassicProtocol:
         if not self._has_room(group, member_id):
             self._drop(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED, out)
             if group.state is State.PREPARING:
-                self._rebalance.complete_if_all_joined(group, now_ms, out)  # they may have waited only for this one
+                self._rebalance.complete_if_all_joined(group, now_ms, out)  # they may have waited only for this member
             raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED)
         if group.state is State.DEAD:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -209,7 +209,7 @@ class ClassicProtocol:
         member = group.check_member(request.member_id, request.instance_id)
         if request.generation != group.generation:
             raise ApiError(ErrorCode.ILLEGAL_GENERATION)
-        # Also if the response is that a rebalance waits for the member: it is alive.
+        # Also if the response tells the member to rejoin: it is alive.
         self._sessions.keep_alive(group, member, now_ms)
         group.answer(Request.HEARTBEAT)
         self._sessions.answer_heartbeat(member, ErrorCode.NONE, out)

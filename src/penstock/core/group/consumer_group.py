@@ -242,7 +242,7 @@ class ConsumerGroup:
         self._check_epoch(member_id, epoch)
 
     def check_transactional_commit(self, member_id: str, instance_id: str | None, epoch: int) -> None:
-        """As that of a classic group. Producers know ILLEGAL_GENERATION, and no stale epochs."""
+        """The same check as for a classic group. Producers know ILLEGAL_GENERATION, but not STALE_MEMBER_EPOCH."""
         if epoch < 0 and (not self.members or (not member_id and instance_id is None)):
             return
         try:

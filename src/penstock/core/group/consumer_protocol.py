@@ -40,7 +40,7 @@ from penstock.model.errors import ApiError, ErrorCode
 
 SESSION: Final = "consumer-session"
 REVOCATION: Final = "consumer-revocation"
-REJOIN: Final = "consumer-rejoin"  # for members with the classic protocol, like the next
+REJOIN: Final = "consumer-rejoin"  # for members with the classic protocol; so is the next one
 SYNC: Final = "consumer-sync"
 TIMERS: Final = (SESSION, REVOCATION, REJOIN, SYNC)
 """Kinds of deadlines; group id and member id follow."""

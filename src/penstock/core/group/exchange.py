@@ -113,7 +113,7 @@ class CommitRequest(NamedTuple):
     member_id: str
     instance_id: str | None
     generation: int
-    """Or the member epoch of a KIP-848 member; below 0 for consumers that are not members."""
+    """For a KIP-848 member: its member epoch. Below 0 for consumers that are not members."""
     offsets: tuple[OffsetToCommit, ...]
     retention_time_ms: int = -1
     knows_group_not_found: bool = True
@@ -121,9 +121,9 @@ class CommitRequest(NamedTuple):
 
 
 class TransactionalCommitRequest(NamedTuple):
-    """`commit`: of a consumer whose offsets a producer commits in its transaction.
+    """`commit`: the offsets and group metadata of the consumer, committed by a producer in its transaction.
 
-    Requests before version 3 say nothing of its membership.
+    Requests before version 3 have no group metadata.
     """
 
     commit: CommitRequest
@@ -219,4 +219,4 @@ class DescribeGroupReply(NamedTuple):
 
 
 Reply: TypeAlias = object
-"""Any of the above; the sender of the request knows which."""
+"""Any of the replies above; the sender of the request knows which one."""

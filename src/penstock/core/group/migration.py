@@ -1,4 +1,4 @@
-"""Migration between the two group protocols, while the members go on reading.
+"""Migration between the two group protocols, while the members keep reading.
 
 A consumer that joins a classic group with the new protocol turns it into a consumer group. The other
 members stay as they are: this module answers JoinGroup, SyncGroup and Heartbeat of classic members in a
@@ -317,8 +317,9 @@ class Migration:
         out.reply(token, HeartbeatReply(ErrorCode.NONE))
 
     def _should_rejoin(self, group: ConsumerGroup, member_id: str, settings: ConsumerSettings, now_ms: int) -> bool:
-        """A target that may not be computed yet is no reason: the member would rejoin again and again until then.
-        Kafka leaves the next target to other members, so a group of only classic members would wait forever."""
+        """A target that may not be computed yet is not a reason to rejoin: the member would rejoin again and again
+        until then. Kafka leaves the computation of the next target to other members, so a group of only classic members
+        would wait forever."""
         current = group.assignment_of(member_id)
         if current.state is MemberState.UNREVOKED_PARTITIONS or current.epoch < group.assignment_epoch:
             return True

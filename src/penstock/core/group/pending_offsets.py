@@ -1,10 +1,9 @@
-"""Offsets that open transactions have committed: they count when their transaction commits.
+"""Offsets committed in open transactions: they count when their transaction commits.
 
-The order of the log decides between two commits of one partition. Where a later one counts already, the end of a
-transaction does not bring back an earlier one: so a commit outside of transactions, and a transaction that commits,
-discard what is pending from before them.
+If a partition has two commits, the later one in the log wins, even if the transaction of the earlier one ends later. So
+a commit outside of transactions, and the commit of a transaction, discard all earlier pending offsets of the partition.
 
-Must not know: members, records' bytes, who may commit.
+Must not know: members, the bytes of records, permissions to commit.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ class PendingOffsets:
         self._by_group: dict[str, dict[Place, None]] = {}
 
     def __len__(self) -> int:
-        """Open transactions that have committed offsets."""
+        """The number of open transactions with committed offsets."""
         return len(self._by_producer)
 
     def add(self, producer_id: int, commit: OffsetCommit) -> None:
@@ -38,13 +37,13 @@ class PendingOffsets:
         producers[producer_id] = None
 
     def supersede(self, place: Place) -> None:
-        """A commit outside of transactions, or a tombstone, comes after everything that is pending there."""
+        """A commit outside of transactions, or a tombstone, discards all pending offsets of this partition."""
         for producer_id in self._producers_at.get(place, ()):
             self._discard(producer_id, place)
         self._forget_place(place)
 
     def end(self, producer_id: int, *, is_commit: bool) -> list[OffsetCommit]:
-        """What counts from now on."""
+        """Returns the offsets that count from now on."""
         ended = self._by_producer.pop(producer_id, {})
         for place in ended:
             producers = self._producers_at[place]
@@ -70,7 +69,7 @@ class PendingOffsets:
         return list(self._by_group.get(group_id, ()))
 
     def latest(self, place: Place) -> OffsetCommit:
-        """Of what is pending there, the last in the log."""
+        """The pending offset that is last in the log."""
         return self._by_producer[next(reversed(self._producers_at[place]))][place]
 
     def _discard(self, producer_id: int, place: Place) -> None:

@@ -112,7 +112,7 @@ class GroupShard:
         return decode("__consumer_offsets", key, value, self.decoders)
 
     def decode_pending(self, producer_id: int, key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-        """Of a transaction that is still open: only commits are written in one."""
+        """Decode a record of a transaction that is still open: only offset commits can be in it."""
         record = self.decode(key, value)
         return TransactionalCommit(producer_id, record) if isinstance(record, OffsetCommit) else None
 
@@ -155,7 +155,7 @@ class GroupShard:
                 self._keep_for_offsets(of_consumers.group)
 
     def replay_marker(self, producer_id: int, *, is_commit: bool) -> None:
-        """The end of a transaction: what it has committed counts now, or never did."""
+        """The end of a transaction: its offsets count from now on, or are dropped."""
         for commit in self.pending.end(producer_id, is_commit=is_commit):
             if commit.group not in self.groups:
                 self.groups[commit.group] = ClassicGroup(commit.group)
@@ -337,7 +337,7 @@ class GroupShard:
         return out
 
     def _commits_of(self, request: CommitRequest, now_ms: int) -> tuple[list[OffsetCommit], tuple[ErrorCode, ...]]:
-        """The records of those that can be stored, and an error for each that was asked for."""
+        """The records for the offsets that can be stored, and an error code for every offset of the request."""
         wall_ms = self.wall.at(now_ms)
         expire_ms = -1 if request.retention_time_ms < 0 else min(wall_ms + request.retention_time_ms, MAX_TIMESTAMP_MS)
         limit = self.settings.offset_metadata_max_bytes
@@ -482,15 +482,16 @@ class GroupShard:
         return count
 
     def _sweep_pending(self, sweep: Sweep, group_id: str, out: Outcome) -> None:
-        """Of deleted topics: they must not come back when the transaction commits."""
+        """Delete pending offsets of deleted topics: they must not come back when the transaction commits."""
         for place in self.pending.of_group(group_id):
             is_gone = sweep.exists is not None and not sweep.exists(place[1])
             if (is_gone or not self._has_later_pending(place)) and self.offsets.get(*place) is None:
                 out.records.append(OffsetTombstone(*place))
 
     def _has_later_pending(self, place: Place) -> bool:
-        """Whether an open transaction has committed an offset there for the topic as it is today. A tombstone would
-        discard that too; the deleted topic's own offset is not told, as it has another topic id."""
+        """Whether an open transaction has committed an offset there for the present topic of that name. A tombstone
+        would discard that offset, too. The deleted topic's own offset is never shown, because it has another topic
+        id."""
         if not self.pending.has(place):
             return False
         topic, latest = place[1], Committed(*self.pending.latest(place)[3:])

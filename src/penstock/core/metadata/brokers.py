@@ -50,10 +50,10 @@ def register(
 ) -> list[MetadataRecord]:
     """The last record is BrokerRegistered, with the epoch to return. The same incarnation keeps its epoch.
 
-    After a crash, acknowledged records are still on the disk for durable topics. For other topics the broker leaves
-    the ELR, and also where a topic became durable during the last incarnation: it may have crashed before its first
-    flush there. With another disk it is in no ELR. `is_alone`: no other broker could have led meanwhile, so the broker
-    is unfenced at once and its partitions stay as they are.
+    After a crash, acknowledged records are still on the disk for durable topics. For other topics the broker leaves the
+    ELR. It also leaves the ELR of topics that became durable during the last incarnation: it may have crashed before
+    its first flush of them. A broker with another disk leaves every ELR. `is_alone`: no other broker could have led
+    meanwhile, so the broker is unfenced at once and its partitions stay as they are.
     """
     broker_id, directory_id = registration.broker_id, registration.directory_id
     feature_levels.check_broker(image, registration.features)

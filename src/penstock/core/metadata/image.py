@@ -80,7 +80,9 @@ class TopicState:
     topic_id: bytes
     partitions: list[PartitionState] = field(default_factory=list)
     durable_from_epoch: int = 0
-    """Brokers with an earlier epoch may have acknowledged records unflushed, before `flush.messages` became 1."""
+    """Brokers with an earlier epoch may have acknowledged records before flushing them, when `flush.messages` was above
+    1.
+    """
     version: int = field(default=0, compare=False)  # the image's partitions_version at the last change
 
     @property

@@ -66,7 +66,10 @@ def _check_alteration(topic: TopicState, partition: PartitionState, broker_id: i
     new_isr = [broker for broker, _ in change.new_isr]
     name = f"{topic.name}-{partition.index}"
     if leader_epoch > partition.leader_epoch or partition_epoch > partition.partition_epoch:
-        raise ApiError(ErrorCode.NOT_CONTROLLER, f"{name} is newer than this controller's metadata: ask another one.")
+        raise ApiError(
+            ErrorCode.NOT_CONTROLLER,
+            f"{name} is newer than the metadata of this controller: send the request to another one.",
+        )
     if leader_epoch < partition.leader_epoch:
         raise ApiError(
             ErrorCode.FENCED_LEADER_EPOCH,

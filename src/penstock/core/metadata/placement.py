@@ -57,7 +57,7 @@ class Counts:
 
     leaders: Counter[int] = field(default_factory=Counter)
     replicas: Counter[int] = field(default_factory=Counter)
-    seconds: Counter[tuple[int, int]] = field(default_factory=Counter)  # (first, second): who takes over
+    seconds: Counter[tuple[int, int]] = field(default_factory=Counter)  # (first, second) -> the broker that takes over
 
     @classmethod
     def of(cls, partitions: Iterable[PartitionState]) -> Counts:

@@ -238,8 +238,9 @@ def _even_all(counts: Counts, running: list[int], moved: Assignments) -> None:
 
 
 def _even_topics(counts: Counts, running: list[int], moved: Assignments) -> bool:
-    """A broker that leads two more partitions of a topic than another gives one to it. If it would then lead fewer in
-    total, it gets one back of a topic in which the other leads more. Return whether anything changed."""
+    """If a broker leads two more partitions of a topic than another, it passes one leadership to the other. If it would
+    then lead fewer partitions in total, it gets one in exchange, of a topic in which the other leads more. Return
+    whether anything changed."""
     leads: dict[str, Counter[int]] = {}
     firsts: dict[tuple[str, int], dict[tuple[str, int], None]] = {}
     for key, replicas in moved.items():

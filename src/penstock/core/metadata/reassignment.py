@@ -46,7 +46,7 @@ def begin(
 
 def _towards(partition: PartitionState, target: tuple[int, ...]) -> Wanted:
     original = tuple(replica for replica in partition.replicas if replica not in partition.adding)
-    # Replicas added for an earlier target need not catch up any more, unless no other replica is in sync.
+    # Replicas added for an earlier target no longer need to catch up, unless no other replica is in sync.
     dropped = tuple(replica for replica in partition.adding if replica not in target)
     if all(replica in dropped for replica in partition.isr):
         holders = (*partition.isr, *partition.elr, *partition.last_known_elr)

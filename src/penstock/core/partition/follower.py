@@ -64,7 +64,7 @@ class Follower:
         self.forget(caught_up_ms)
 
     def forget(self, caught_up_ms: int) -> None:
-        """Its offsets are unknown until it reports them again."""
+        """Forget the follower's offsets: they are unknown until it reports them again."""
         self.end_offset = UNKNOWN_OFFSET
         self.claimed_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
@@ -73,7 +73,7 @@ class Follower:
         self._previous_leader_end = UNKNOWN_OFFSET
 
     def holds(self, offset: int, log_start: int, leader_end: int, now_ms: int) -> bool:
-        """It has everything below `offset`. Returns whether the offset is new."""
+        """The follower has everything below `offset`. Returns whether the offset is new."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif 0 <= self._previous_leader_end <= offset:
@@ -86,15 +86,15 @@ class Follower:
         return is_news
 
     def asked(self, log_start: int, leader_end: int, now_ms: int) -> None:
-        """It is alive, without a new offset: a fetch for a durable topic, where the stable offset is reported
-        separately.
+        """The follower is alive, without a new offset: its fetch is for a durable topic, where it reports the stable
+        offset separately.
         """
         self.log_start_offset = log_start
         if self.end_offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
 
     def hold_to_claims(self) -> None:
-        """From now on only its claims count, and the claims so far: fetched records may not be stable."""
+        """From now on only claimed offsets count, including earlier claims: fetched records may not be stable."""
         nothing_yet = min(self.end_offset, self.log_start_offset)  # an empty log has nothing to claim
         if self.end_offset > max(self.claimed_offset, nothing_yet):
             self.end_offset = max(self.claimed_offset, nothing_yet)
@@ -102,7 +102,8 @@ class Follower:
             self._previous_leader_end = UNKNOWN_OFFSET
 
     def disown(self, offset: int, leader_end: int, now_ms: int) -> None:
-        """It reports that its log does not count from `offset` on, so it is not waited for like a follower that lags.
+        """The follower reports that its log does not count from `offset` on, so the leader does not wait for it as for
+        a follower that lags.
 
         The pause doubles if it had stored more since and fails again. A follower without progress cannot return anyway,
         and need not wait longer once it can.
@@ -118,7 +119,7 @@ class Follower:
         self._previous_leader_end = UNKNOWN_OFFSET  # an earlier position at the end is no proof that it keeps up
 
     def is_kept_out(self, now_ms: int) -> bool:
-        """It disowned, and has not yet stored the missing part, or the pause is not over."""
+        """Whether the follower has disowned part of its log and not yet stored it again, or its pause is not over."""
         return self.end_offset < self._returns_from or now_ms < self._disowned_ms + self._pause_ms
 
     def is_caught_up(self, leader_end: int, now_ms: int, lag_time_max_ms: int) -> bool:

@@ -1,4 +1,5 @@
-"""A leader's view of its followers in one leader epoch: their offsets, who may join the ISR, who has fallen behind.
+"""A leader's view of its followers in one leader epoch: their offsets, which may join the ISR, and which have fallen
+behind.
 
 Pure: offsets, times and the ISR are arguments, and nothing here acts. Must not know: logs, sockets, the controller.
 `high_watermark` has the consequences for the high watermark.
@@ -56,7 +57,9 @@ class Followers:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         registered = brokers.broker_epoch_of(replica_id)
         if broker_epoch >= 0 and registered is not None and registered > broker_epoch:
-            raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} of an earlier life asks")
+            raise ApiError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the request has an old broker epoch of broker {replica_id}"
+            )
         if follower.broker_epoch not in (None, broker_epoch):
             follower.forget(NEVER_MS)  # a new incarnation must report its offsets again
         follower.broker_epoch = broker_epoch
@@ -65,7 +68,7 @@ class Followers:
     # -- in-sync replicas -------------------------------------------------------------------------------------
 
     def decided(self) -> None:
-        """The pending change is decided: the metadata contains it, or something else."""
+        """The pending change is decided: the metadata has it, or another ISR."""
         self.pending_isr = None
 
     def propose(self, isr: tuple[int, ...], known_isr: Sequence[int], brokers: Brokers) -> None:
@@ -77,8 +80,7 @@ class Followers:
         """The pending ISR as it is requested now: each broker and its epoch.
 
         A joining broker has the epoch in which it has caught up: the next incarnation may have lost its disk. A broker
-        that has disowned since does not join any more. It still counts until the answer: an earlier request may have
-        arrived.
+        that has disowned since no longer joins. It still counts until the answer: an earlier request may have arrived.
         """
         members: list[tuple[int, int]] = []
         for broker_id in self.pending_isr or ():

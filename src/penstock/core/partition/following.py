@@ -1,14 +1,14 @@
 """A followed partition as one table: whether it may be fetched, and whether its log agrees with the leader's.
 
-    Unknown ------------- NAMED -------> Matching           a fetch of this leader epoch asks for it
-    Matching ------------ AGREED ------> Matched            the answer came, and the logs do not part
+    Unknown ------------- NAMED -------> Matching           a fetch in this leader epoch requests it
+    Matching ------------ AGREED ------> Matched            the answer has arrived, and the logs agree
     Unknown, Matching,
     Matched ------------- DIVERGES ----> Held               the log is made to agree with the leader's
-    Unknown, Matching --- REFUSED -----> Delayed            it is asked for again after a pause
-    Matched ------------- REFUSED -----> MatchedDelayed     as above; the logs still agree
-    Held ---------------- FITTED ------> Unknown            unless it is held for another reason as well
-    any ----------------- SESSION_LOST > Unknown            or Delayed, or Held: no agreement outlives a connection
-    any ----------------- UNASSIGNED --> Gone               another broker leads it, or this one, or nobody
+    Unknown, Matching --- REFUSED -----> Delayed            it is requested again after a pause
+    Matched ------------- REFUSED -----> MatchedDelayed     the same; the logs still agree
+    Held ---------------- FITTED ------> Unknown            unless it is held for another reason, too
+    any ----------------- SESSION_LOST > Unknown            or Delayed, or Held: the agreement ends with the connection
+    any ----------------- UNASSIGNED --> Gone               this broker no longer follows that leader
 
 `MOVES` has the state after each input. A pair that is not in it is an `IllegalMove`: a defect, whatever the leader
 answers, because the caller first checks with `Followed.counts` that the answer is not outdated.
@@ -58,33 +58,33 @@ class Input(Enum):
 
     # from the metadata
     ASSIGNED = "be followed in another leader epoch"
-    ASSIGNED_AGAIN = "be followed in the leader epoch that was asked in"
-    UNASSIGNED = "be followed no more"
+    ASSIGNED_AGAIN = "be followed in the leader epoch of the last fetch"
+    UNASSIGNED = "no longer be followed"
     # from the connection
     SESSION_LOST = "lose its fetch session"
     NAMED = "be named in a fetch"
     FETCH_REFUSED = "have the whole fetch refused"
     # from the answer to a fetch
-    RECORDS = "grow by records, or begin elsewhere"
-    NOTHING_NEW = "hear nothing new"
-    OUTDATED = "get the answer to an earlier question"
-    DIVERGES = "be told where the logs part"
+    RECORDS = "get records, or a new log start"
+    NOTHING_NEW = "get an empty answer"
+    OUTDATED = "get the answer to an earlier fetch"
+    DIVERGES = "be told where the logs diverge"
     OUT_OF_RANGE = "be outside the leader's log"
     BEGINS_INSIDE = "begin inside the leader's first batch"
-    METADATA_IS_COMING = "be answered by a fenced or unknown leader"
+    METADATA_IS_COMING = "get a fenced or unknown leader epoch as answer"
     REFUSED = "be refused"
-    NOT_APPENDED = "fail to append what came"
+    NOT_APPENDED = "fail to append the fetched records"
     AGREED = "agree with the leader's log"
-    NOT_AGREED = "have been changed before the answer came"
+    NOT_AGREED = "have been changed before the answer"
     # from the follower
-    NOT_FITTED = "fail to be made to agree with the leader's log"
-    FITTED = "be done with what makes it agree"
+    NOT_FITTED = "fail to truncate its log to the leader's"
+    FITTED = "finish the truncation to the leader's log"
     DAMAGED = "be damaged"
-    MENDED = "be repaired, or be needed as it is"
+    MENDED = "be repaired, or have to be used as it is"
     WITHDRAWN = "become unusable"
     TAKEN_UP = "become usable"
     THROTTLED = "be throttled"
-    DELAY_OVER = "have waited long enough"
+    DELAY_OVER = "end its delay"
 
 
 class IllegalMove(PenstockError):
@@ -143,7 +143,7 @@ _ROWS: dict[Input, tuple[State | None, ...]] = {
     Input.NOT_FITTED:         (None, None, None, None, None, _HDE, _HDE, _GON),
     Input.FITTED:             (None, None, None, None, None, _UNK, _DEL, _GON),
     Input.DAMAGED:            (_HEL, _HEL, _HEL, _HDE, _HDE, _HEL, _HDE, None),
-    Input.MENDED:             (_UNK, _ING, _MAT, _DEL, _MDE, _UNK, _DEL, None),  # perhaps held for an earlier leader
+    Input.MENDED:             (_UNK, _ING, _MAT, _DEL, _MDE, _UNK, _DEL, None),  # it may be held for an earlier leader
     Input.WITHDRAWN:          (_HEL, _HEL, _HEL, _HDE, _HDE, _HEL, _HDE, None),
     Input.TAKEN_UP:           (None, None, None, None, None, _UNK, _DEL, None),
     Input.THROTTLED:          (_DEL, _DEL, _MDE, None, None, _HDE, None, None),

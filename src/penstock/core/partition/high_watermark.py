@@ -75,7 +75,7 @@ def _is_about_to_join(follower: Follower, leader_end: int, now_ms: int, brokers:
 
 
 def of_follower(known: int, leaders_mark: int, log_end_offset: int) -> int:
-    """A leader's mark never moves it back: a new leader may know less than the last one."""
+    """The leader's mark never moves a follower's mark back: a new leader may know less than the last one."""
     return max(known, min(leaders_mark, log_end_offset))
 
 

@@ -3,10 +3,10 @@
     New ------------- CUT_BEGINS --> Held           files of a former partition are still in its way
     Held ------------ CUT_ENDS ----> New
     any but Deleted - FOLLOW ------> Follower       another broker leads, or nobody
-    Follower -------- CUT_BEGINS --> BeingCut       its log parts from the leader's log
+    Follower -------- CUT_BEGINS --> BeingCut       its log diverges from the leader's log
     BeingCut -------- CUT_ENDS ----> Follower
     any but Deleted - LEAD --------> Leader         this broker leads, in a new leader epoch
-    any but Deleted - LEAD_ALONE --> SoleLeader     the same, with the only replica there is
+    any but Deleted - LEAD_ALONE --> SoleLeader     the same, with the only replica
     Leader ---------- GO_ON_ALONE -> SoleLeader     a reassignment took the other replicas away
     SoleLeader ------ GO_ON -------> Leader         a reassignment added replicas
     any ------------- DELETE ------> Deleted        the topic is gone, or this replica of it
@@ -48,7 +48,7 @@ class Input(Enum):
 
     __hash__ = object.__hash__
 
-    OUTDATED = "metadata older than what is known"
+    OUTDATED = "metadata older than the known metadata"
     FOLLOW = "another broker leads, or nobody"
     LEAD = "this broker leads several replicas in a new leader epoch"
     LEAD_ALONE = "this broker leads the only replica in a new leader epoch"
@@ -68,21 +68,21 @@ class Act(Enum):
     IGNORE = "nothing"
     PUT_OFF = "remember it until the cut has ended"
     FOLLOW = "let parked fetches look again"
-    RESIGN = "tell everyone who waits that this broker leads no more"
-    TAKE_OVER = "begin a leader epoch: what followers hold is unknown"
+    RESIGN = "fail all waiters: this broker no longer leads"
+    TAKE_OVER = "begin a leader epoch: the followers' positions are unknown"
     GO_ON_LEADING = "take over the replicas and in-sync replicas"
     HAND_OVER = "the log is with a worker from now on"
-    REFUSE = "the log refuses: a worker has it, or it is closed"
-    TAKE_BACK = "use the log again, and do what was put off"
-    FAIL = "answer everyone who waits with a storage error, and withdraw"
+    REFUSE = "refuse: a worker has the log, or it is closed"
+    TAKE_BACK = "use the log again, and apply what was postponed"
+    FAIL = "fail all waiters with a storage error, and withdraw"
     USE = "use the log that was opened"
-    LEAD_WITH = "use the log that was opened, and count what it holds"
-    FAIL_APPENDS = "tell producers that this broker may lead no more"
-    FORGET = "tell everyone who waits that it is gone"
+    LEAD_WITH = "use the log that was opened, and count its records"
+    FAIL_APPENDS = "fail waiting producers: this broker may no longer lead"
+    FORGET = "fail all waiters: the replica is gone"
 
 
 class IllegalTransition(PenstockError):
-    """A defect: a replica met an event that its role rules out."""
+    """A defect: a replica got an event that its role rules out."""
 
 
 class Transition(NamedTuple):
@@ -148,11 +148,11 @@ def transition_of(role: Role, given: Input) -> Transition:
     try:
         return TRANSITIONS[role, given]
     except KeyError:
-        raise IllegalTransition(f"a {role.value} cannot meet this: {given.value}") from None
+        raise IllegalTransition(f"a {role.value} cannot handle this event: {given.value}") from None
 
 
 def heard(known: PartitionState, told: PartitionState, node_id: int) -> Input:
-    """The event for new metadata `told` on `node_id`, which has `known`."""
+    """The event for new metadata `told` on broker `node_id`, whose current metadata is `known`."""
     if told.partition_epoch < known.partition_epoch or told.leader_epoch < known.leader_epoch:
         return Input.OUTDATED
     if told.leader != node_id:

@@ -26,7 +26,7 @@ class Configuration:
         object.__setattr__(self, "observers", tuple(sorted(self.observers)))
         members = self.voters + self.observers
         if len(set(members)) != len(members):
-            raise ValueError(f"a server is named twice: {self}")
+            raise ValueError(f"a server is listed twice: {self}")
 
     @property
     def members(self) -> tuple[NodeId, ...]:

@@ -94,7 +94,7 @@ def _may_win(node: Node, ask: PreVote | RequestVote) -> bool:
 
 
 def is_vote_free(node: Node, candidate: NodeId) -> bool:
-    """If the term has a leader, no vote is left to give."""
+    """If the term already has a leader, refuse."""
     return node.voted_for == candidate or (node.voted_for is None and node.leader is None)
 
 

@@ -104,7 +104,9 @@ class ChangeMembership:
 
 @dataclass(frozen=True, slots=True)
 class TransferLeadership:
-    """To a given voter, or to the one with the longest log. Ends on a role change or after an election timeout."""
+    """Transfer leadership to the given voter, or to the voter with the longest log. Ends on a role change or after an
+    election timeout.
+    """
 
     token: Token
     to: NodeId | None = None

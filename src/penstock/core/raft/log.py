@@ -108,7 +108,9 @@ class RaftLog:
         return first, term
 
     def next_after_conflict(self, conflict_index: int, conflict_term: int, prev_index: int) -> int:
-        """Where a follower with this conflict may agree: after our last entry of that term, or before all of it."""
+        """The next index at which a follower with this conflict may agree: after our last entry of that term, or before
+        all of it.
+        """
         if conflict_term == 0:
             return min(conflict_index, prev_index)
         index = min(prev_index - 1, self.last_index)

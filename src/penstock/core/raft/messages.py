@@ -58,7 +58,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class PreVote(Message):
-    """Would the recipient vote for the sender in a new election?"""
+    """Asks whether the recipient would vote for the sender in a new election."""
 
     last_index: int
     last_term: int
@@ -135,6 +135,6 @@ class SnapshotResponse(Message):
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow(Message):
-    """From the leader: campaign at once, your log is complete."""
+    """The leader tells a voter to campaign at once, because its log is complete."""
 
     kind: ClassVar[Kind] = Kind.TIMEOUT_NOW

@@ -129,7 +129,7 @@ class Node:
         return not self.is_new or last_index == 0
 
     def is_up_to_date(self) -> None:
-        """It has stored all committed entries and knows a term with a leader: it is no longer new."""
+        """The server has stored all committed entries and knows a term with a leader: it is no longer new."""
         if self.is_new:
             self.is_new = False
             self.outcome.hard_state = HardState(self.term, self.voted_for)

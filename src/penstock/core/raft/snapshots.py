@@ -1,8 +1,8 @@
 """Snapshots: shorten the log, and send a snapshot to followers that the log cannot serve (paper, 7).
 
 The core keeps the bytes of its own last snapshot, and for each receiving follower the snapshot it started
-with. Chunks go one at a time. The answer tells how far the follower is, so lost, duplicate and reordered
-chunks do no harm.
+with. Chunks go one at a time. The answer says how much the follower has, so lost, duplicate and reordered chunks do no
+harm.
 """
 
 from __future__ import annotations

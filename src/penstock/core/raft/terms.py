@@ -30,6 +30,6 @@ def needs_healing(term: int) -> bool:
 
 
 def can_be_healed(last_log_term: int) -> bool:
-    """A term beyond `LAST_TERM` without an entry in the log was never led here, so nothing was promised between
-    `HEALED_TERM` and it: the vote may be forgotten and the term reset to a value above all real terms."""
+    """A term beyond `LAST_TERM` without an entry in the log never had a leader here, so no promise was made in terms
+    above `HEALED_TERM`: the vote may be forgotten and the term reset to a value above all real terms."""
     return last_log_term < HEALED_TERM

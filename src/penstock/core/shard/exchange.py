@@ -22,18 +22,20 @@ class Producer(NamedTuple):
     producer_id: int
     epoch: int
     guard: object = None
-    """From the partition's `begin_verification`, before the transaction coordinator was asked."""
+    """The guard from the partition's `begin_verification`, made before the transaction coordinator was asked."""
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction in the shard's partition, written for the transaction coordinator."""
+    """The marker that ends a producer's transaction in the shard's partition, on behalf of the transaction
+    coordinator.
+    """
 
     producer_id: int
     epoch: int
     is_commit: bool
     coordinator_epoch: int
     version: int
-    """Of the transaction protocol: from 2 on the epoch is higher than that of the transaction."""
+    """The transaction version: from 2 on the marker's epoch is higher than the epoch of the transaction."""
 
 
 class Outcome:
@@ -56,15 +58,15 @@ class Outcome:
         self.producer: Producer | None = None
         """The records are part of this producer's transaction."""
         self.marker: Marker | None = None
-        """To be written instead of records."""
+        """A marker to be written instead of records."""
         self.replies: list[tuple[Token, object]] = []
         self.deeds: list[object] = []
-        """Actions of the host once the records are committed. A deed, unlike a reply, waits for that without a
+        """Actions of the host after the records are committed. Unlike a reply, a deed waits for the commit without a
         limit.
         """
         self.notices: list[str] = []
         self.idle_notices: list[str] = []
-        """About groups that have nothing to read."""
+        """Notices about groups that have nothing to read."""
         self.reload_if_lost = False
         """Soft state changed together with the records: if they cannot be appended, reload the shard."""
         self.is_continued = False

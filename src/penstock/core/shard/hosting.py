@@ -1,12 +1,12 @@
 """The lifecycle of a shard on the broker that leads its partition, as one table.
 
-    Initial --------- START ------> Loading    the log is read into memory, and must be committed as far as it goes
+    Initial --------- START ------> Loading    the log is read into memory, and all of it must be committed
     Loading --------- LOADED -----> Active     requests are decided
     Loading --------- NOT_LOADED -> Failed     the log cannot be read
-    Active ---------- RELOAD -----> Loading    memory may hold what the log does not
+    Active ---------- RELOAD -----> Loading    memory may have changes that the log lacks
     Active ---------- LOG_LOST ---> Failed     the log went offline or was deleted
     Failed ---------- START ------> Loading    another try
-    any ------------- STOP -------> Closed     another broker leads the partition, or this one anew: with another shard
+    any ------------- STOP -------> Closed     leadership has moved, or begins again here with a new shard
 
 The states are those of Kafka's CoordinatorRuntime. `MOVES` has the state after each input; a pair that is not in it is
 an `IllegalMove`: a defect. Requests are decided in Active and refused in any other state, in Initial and Loading always
@@ -35,9 +35,9 @@ class Input(Enum):
     __hash__ = object.__hash__
 
     START = "start to load"
-    LOADED = "have its log loaded"
+    LOADED = "finish loading its log"
     NOT_LOADED = "fail to load its log"
-    RELOAD = "be loaded anew"
+    RELOAD = "be reloaded"
     LOG_LOST = "lose its log"
     STOP = "stop"
 

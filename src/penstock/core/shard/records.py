@@ -35,16 +35,16 @@ Decoder = Callable[[bytes, bytes | None], CoordinatorRecord]
 
 
 def decode(topic: str, key: bytes, value: bytes | None, decoders: Mapping[int, Decoder]) -> CoordinatorRecord | None:
-    """The record, or None for a kind that is not in the table: a newer broker wrote it, and it stays as it is."""
+    """The record, or None for a kind that is not in the table: a newer broker wrote it, and it is left alone."""
     try:
         decoder = decoders.get(_INT16.unpack_from(key)[0])
         return None if decoder is None else decoder(key, value)
     except (error, IndexError, ValueError) as problem:
-        raise StorageError(f"a record of {topic} does not decode: {problem}; key {key!r}") from problem
+        raise StorageError(f"a record of {topic} cannot be decoded: {problem}; key {key!r}") from problem
 
 
 def fits(*texts: str | None) -> bool:
-    """Whether these can be stored: the wire protocol allows longer strings than the records."""
+    """Whether these strings can be stored: the wire protocol allows longer ones than the records."""
     return all(
         text is None or len(text) <= MAX_STRING_BYTES // 4 or len(text.encode()) <= MAX_STRING_BYTES for text in texts
     )

@@ -1,7 +1,7 @@
 """Records of `__transaction_state` in Kafka's own binary form, so that Kafka's tools can read them.
 
     key    int16 0 | transactional id string
-    value  int16 version | producer id int64 | epoch int16 | time-out int32 | state int8
+    value  int16 version | producer id int64 | epoch int16 | timeout int32 | state int8
            | partitions [topic string | [partition int32]] (null: none) | last update int64 | start int64
            | tagged fields: 0 previous producer id int64, 1 next producer id int64, 2 transaction version int16
 

@@ -142,7 +142,7 @@ class TransactionShard:
         return out
 
     def _set_timeout(self, transaction: Transaction, now_ms: int) -> None:
-        """No later than its time-out from now: whoever wrote the beginning may have had a clock that is days ahead."""
+        """No later than its timeout from now: whoever wrote the beginning may have had a clock that is days ahead."""
         if not transaction.is_decided_outside:
             began_ms = min(transaction.start_ms - self.wall.ahead_ms, now_ms)
             self.timers.set((TIMEOUT, transaction.transactional_id), began_ms + transaction.timeout_ms)
@@ -451,7 +451,7 @@ class TransactionShard:
             self._fence(known, out, now_ms)
             out.deeds.append(TimedOut(known.transactional_id))
             out.notices.append(
-                f"transaction of {known.transactional_id} is aborted: it is open for longer than its time-out of "
+                f"transaction of {known.transactional_id} is aborted: it is open for longer than its timeout of "
                 f"{known.timeout_ms} ms"
             )
 

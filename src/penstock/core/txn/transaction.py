@@ -18,7 +18,7 @@ NO_EPOCH: Final = -1
 LARGEST_EPOCH: Final = 32_767
 NO_TIME: Final = -1
 NEVER_MS: Final = 2_147_483_647
-"""The time-out of a transaction that an outside coordinator decides (two-phase commit, KIP-939)."""
+"""The timeout of a transaction that an outside coordinator decides (two-phase commit, KIP-939)."""
 FIRST_WITH_RISING_EPOCHS: Final = 2
 LATEST_VERSION: Final = 2
 

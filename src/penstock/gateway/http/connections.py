@@ -71,7 +71,7 @@ class HttpConnection(H11Protocol):
 
 
 def connections_of(crowd: Crowd[HttpConnection]) -> type[HttpConnection]:
-    """A class for uvicorn, which creates the connections itself and passes no arguments of ours."""
+    """A protocol class for uvicorn, which creates the connections itself and passes no further arguments."""
     return type("HttpConnection", (HttpConnection,), {"crowd": crowd})
 
 

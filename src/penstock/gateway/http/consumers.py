@@ -225,7 +225,9 @@ class Consumers:
         return await self._with(request, work)
 
     async def committed(self, door: Door, request: Request) -> Response:
-        """Confluent's clients send the partitions in the body of a GET. Without a body, the assigned ones are meant."""
+        """Confluent's clients send the partitions in the body of a GET. Without a body, the assigned partitions are
+        used.
+        """
         body = await json_body(door, request)
         given = decode(body, shapes.Assignment) if body.strip() else None
 
@@ -257,7 +259,7 @@ def show_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> shapes.
 
 
 async def refuse_unknown(door: Door, partitions: Iterable[TopicPartition]) -> None:
-    """Refused(422) if the body names a partition that does not exist: 404 is for the path."""
+    """Raises Refused(422) if the body names a partition that does not exist: 404 would refer to the path."""
     for partition in partitions:
         try:
             await door.cluster.leader(*partition)

@@ -1,8 +1,8 @@
 """Consumer instances: group members that live in the gateway between the requests of their owners.
 
 An instance is subscribed (a member of its group) or has manually assigned partitions. Positions start at the committed
-offsets, or where auto.offset.reset says, and are lost with the assignment. Offsets are committed on request, or with
-auto.commit.enable at the next read and at the end.
+offsets, or as auto.offset.reset says. They are lost with the assignment. Offsets are committed on request. With
+auto.commit.enable they are also committed at the next read and at the end.
 
 Invariants: a position moves past a record when the owner receives the record, so that an owner that hangs up loses
 nothing. One request at a time uses an instance. An instance that is unused for five minutes is closed. The number of

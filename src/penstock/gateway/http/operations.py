@@ -30,7 +30,7 @@ _NO = re.compile(r"q=0(\.0{0,3})?")
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The dependencies of every endpoint."""
+    """What every endpoint needs: the cluster, the settings, the stop signal."""
 
     cluster: AsyncCluster
     producer: Publisher
@@ -38,7 +38,7 @@ class Door:
     stopping: asyncio.Event
     """Set when the broker stops: requests that wait for records end."""
     request_timeout_s: float
-    """How long the headers of a request may take to arrive; its body may take as long again."""
+    """How long the headers of a request may take to arrive, and then its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class Operation:
             raise Refused(406, f"Accept '{header[:100]}' has none of the types served here: {', '.join(self.accepts)}")
 
     def check_query(self, request: Request) -> None:
-        """Raises Refused(400) for unknown or repeated parameters, which would be ignored silently."""
+        """Raises Refused(400) for unknown or repeated parameters: otherwise they would be ignored silently."""
         known = [query.name for query in self.query]
         for name in request.query_params:
             if name not in known:
-                there_is = f"known are {', '.join(known)}" if known else "this operation has none"
+                there_is = f"the parameters are {', '.join(known)}" if known else "this operation has none"
                 raise Refused(400, f"unknown query parameter '{name[:100]}': {there_is}")
             if len(request.query_params.getlist(name)) > 1:
                 raise Refused(400, f"query parameter {name} is given more than once")

@@ -154,7 +154,7 @@ class HttpServer:
         assert isinstance(error, ApiError | WireClientError)
         refused = refusal(error)
         if refused.status in (HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.NOT_FOUND):
-            # An unreachable broker or a missing topic may be a symptom: the broker may know the cause.
+            # An unreachable broker or a missing topic may be only a symptom. The broker's health may have the cause.
             try:
                 await self._health()
             except Refused as cause:
@@ -162,7 +162,7 @@ class HttpServer:
         return await _refused(request, refused)
 
     async def _too_late(self, request: Request, error: Exception) -> Response:
-        """Closes the connection: the rest of the body would be taken for the next request."""
+        """Closes the connection: otherwise the rest of the body would be read as the next request."""
         self._crowd.timed_out += 1
         response = await _refused(request, error)
         response.headers["connection"] = "close"
@@ -210,7 +210,7 @@ class HttpServer:
 
 
 class Unfinished:
-    """Wraps the application: requests that a stopping server cancels still end with an answer."""
+    """Wraps the application: a request that is cancelled because the server stops still gets an answer."""
 
     def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
         self._app = app

@@ -44,7 +44,7 @@ class Header(Body):
 
 
 class PartitionRecord(Body):
-    """A record with a value, which may be null, or a payload, which is another name for the value."""
+    """A record with a value, which may be null. `payload` is another name for `value`."""
 
     key: Given = UNSET
     value: Given = UNSET

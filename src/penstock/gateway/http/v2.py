@@ -160,12 +160,12 @@ async def publish_to_partition(door: Door, request: Request) -> Response:
 
 
 def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) -> None:
-    """Raises Refused(422) for fields of an event beside a batch, which would be ignored."""
+    """Raises Refused(422) if a batch has fields of a single event beside it: they would be ignored."""
     if body.records is UNSET:
         return
     for name in ("key", "value", "payload", "partition", "timestamp", "headers"):
         if getattr(body, name, None) not in (UNSET, None, []):
-            raise Refused(422, f"a body is a batch or one event: with records, '{name}' belongs into each record")
+            raise Refused(422, f"a body is a batch or one event: in a batch, put '{name}' into each record")
 
 
 def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Record:
@@ -231,7 +231,7 @@ async def deliver(
 # -- read -----------------------------------------------------------------------------------
 
 OFFSET = Query("offset", "Offset to start at.", 0, 2**63 - 1)
-TIMESTAMP = Query("timestamp", "Start at the first record not older than this time, in ms since 1970.", 0, 2**62)
+TIMESTAMP = Query("timestamp", "Start at the first record at or after this time, in ms since 1970.", 0, 2**62)
 MAX_RECORDS = Query("max_records", "Largest number of records in the answer.", 1, 10_000)
 TIMEOUT = Query("timeout", "How long to wait for a record if there is none, in ms.", 0, 60_000)
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)

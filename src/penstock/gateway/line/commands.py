@@ -1,4 +1,4 @@
-"""Parsing of commands. It knows the grammar, not the log.
+"""Parses commands of the line protocol. Must not know: the log.
 
 Verbs may be in any case, and words are separated by blanks. The message of PUBLISH is everything after the topic and
 one blank, unchanged. A bad line raises `BadCommand`, whose text tells the caller what to write.
@@ -197,7 +197,7 @@ def _text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadCommand("only messages and keys may be something other than UTF-8") from error
+        raise BadCommand("only messages and keys may be other than UTF-8") from error
 
 
 def _topic(text: str) -> str:

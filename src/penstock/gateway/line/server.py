@@ -62,7 +62,7 @@ class LineServer:
         except ConnectionError as error:
             log.debug("a line connection ended: %s", error)
         except asyncio.CancelledError:
-            log.debug("a line connection was ended")
+            log.debug("a line connection was closed")
         finally:
             del self._sessions[task]
             self._crowd.left(task)

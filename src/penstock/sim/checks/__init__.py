@@ -1,1 +1,1 @@
-"""Checkers of a history: what clients were promised, and what brokers must never do."""
+"""Checkers of a history: promises to clients, and rules that brokers must never break."""

@@ -8,7 +8,7 @@
   below committed records, even if it fetches them again at once: it could be elected in between. A log start only
   increases.
 - Records below the high watermark of any leader are in the log of each of its in-sync replicas, from the moment the
-  leader names it, and in the log of every later leader.
+  leader adds it to the ISR, and in the log of every later leader.
 - A reassignment removes no replica before all target replicas are in sync.
 - A broker that returns stays eligible only if it still has everything up to the high watermark.
 - The ISR a broker uses at a partition epoch is the one in the controller's log at that epoch.
@@ -97,7 +97,7 @@ class Cut(NamedTuple):
     key: Key
     log_end: int
     committed: int
-    """At that moment."""
+    """The value at that moment."""
 
 
 class Decided(NamedTuple):
@@ -121,7 +121,8 @@ class BrokerChecker:
         self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
         self._opened: dict[tuple[int, Key], tuple[str, int]] = {}  # the end of a log when first seen
         self._registered: dict[int, int] = {}  # the latest broker epoch of a node
-        self._eligible: dict[int, dict[Key, int]] = {}  # partitions it may lead since then, with their committed end
+        # partitions that it may lead since its last start, with their committed end
+        self._eligible: dict[int, dict[Key, int]] = {}
         self.excused: dict[int, None] = {}
         """Nodes with a damaged disk: their gaps are no violation of others."""
 
@@ -153,7 +154,7 @@ class BrokerChecker:
                 if known is not None and is_known:
                     is_excused, is_reopened = node in self.excused, known[1] is not log
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
-                elif (node, key) not in self._opened:  # or it was moved away and back, and starts again
+                elif (node, key) not in self._opened:  # or the replica was moved away and back, and starts again
                     self._opened[node, key] = f"{replica.topic}-{replica.index}", facts.log_end
                     # A replica being added was removed meanwhile and is no longer eligible.
                     if key in self._eligible.get(node, ()) and node not in replica.adding:
@@ -191,7 +192,7 @@ class BrokerChecker:
                 raise Violation(
                     "nothing committed is cut",
                     f"{cut.name} on {cut.node}, one of the in-sync replicas {list(decided.isr)}, is cut to "
-                    f"{cut.log_end}, and {cut.committed} is committed",
+                    f"{cut.log_end}, but {cut.committed} is committed",
                 )
 
     def registered(self, node: int, epoch: int, eligible: Iterable[Key]) -> None:
@@ -210,12 +211,12 @@ class BrokerChecker:
         if name and log_end < committed and node not in self.excused:
             raise Violation(
                 "an eligible replica has everything committed",
-                f"{name}: {node} came back with a log that ends at {log_end}, {committed} was committed, and it stays "
-                "eligible to lead",
+                f"{name}: {node} came back with a log that ends at {log_end}, but {committed} was committed, and it "
+                "stays eligible to lead",
             )
 
     def is_in_sync(self, node: int, key: Key) -> bool:
-        """By the latest decision known to any node."""
+        """The in-sync replicas by the latest decision known to any node."""
         decided = self._decided.get((key, self._latest.get(key, -1)))
         return decided is not None and node in decided.isr
 
@@ -224,7 +225,7 @@ class BrokerChecker:
             self._committed[key] = high_watermark, f"{node} (epoch {leader_epoch})"
 
     def forget(self, node: int) -> None:
-        """The process is gone; the next one may start lower."""
+        """The process is gone; the next one may start with lower values."""
         self._facts.pop(node, None)
         self._eligible.pop(node, None)
         for opened in [opened for opened in self._opened if opened[0] == node]:
@@ -250,14 +251,14 @@ class BrokerChecker:
                 "an epoch has one leader", f"{name}, epoch {facts.leader_epoch}: both {leader} and {node} lead it"
             )
         committed, whose = self._committed.get(key, (0, ""))
-        latest = self._decided.get((key, self._latest.get(key, -1)))  # nodes that know of it may be down
+        latest = self._decided.get((key, self._latest.get(key, -1)))  # all nodes that know the offset may be down
         is_newest = (latest is None or facts.leader_epoch >= latest.leader_epoch) and all(
             facts.leader_epoch >= other.leader_epoch for other in others.values()
         )
         if end < committed and is_newest and node not in self.excused:
             raise Violation(
                 "a leader has everything committed",
-                f"{name}: {node} leads epoch {facts.leader_epoch} with a log that ends at {end}, and {whose} had the "
+                f"{name}: {node} leads epoch {facts.leader_epoch} with a log that ends at {end}, but {whose} had the "
                 f"high watermark at {committed}",
             )
         self._commits(node, key, facts.high_watermark, facts.leader_epoch)

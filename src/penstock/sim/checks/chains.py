@@ -187,15 +187,15 @@ class ChainChecker:
         self._walked: dict[tuple[int, Key], _Walked] = {}
         self._unseen: dict[Key, None] = {}
         self.on_committed: Callable[[object, BatchHeader, bytes], None] = lambda name, header, batch: None
-        """Told of every batch when it is committed, in order."""
+        """Called with every batch when it is committed, in order."""
 
     def compacts(self, key: Key) -> None:
-        """From now on; a compacted partition stays compacted."""
+        """Call when a partition becomes compacted; it stays so."""
         self._chain(key).is_compacted = True
 
     def lose_sight(self, key: Key) -> None:
-        """Records were committed that cannot be read. In a compacted partition they cannot be read later either, nor
-        can their successors: nothing more is judged there."""
+        """Records were committed that cannot be read. In a compacted partition neither they nor their successors can be
+        read later: this partition is no longer judged."""
         if self._chain(key).is_compacted:
             self._unseen[key] = None
 
@@ -374,7 +374,8 @@ def _check_compacted(who: str, chain: _Chain, log: LogLike, limit: int, disk: Si
         if record.value is not None and log.log_start_offset <= record.offset < deleted.get(key, -1):
             raise Violation(
                 DELETED,
-                f"{who} has {key!r} at offset {record.offset}, which was deleted at {deleted[key]}, and not that",
+                f"{who} has {key!r} at offset {record.offset}, which was deleted at {deleted[key]}, but not the "
+                "tombstone",
             )
 
 

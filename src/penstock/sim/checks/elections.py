@@ -1,4 +1,4 @@
-"""Who may be elected leader of a partition: only an in-sync or an eligible (KIP-966) replica.
+"""Only an in-sync or an eligible (KIP-966) replica may be elected leader of a partition.
 
 Other replicas lack acknowledged records. With `unclean.leader.election.enable` any replica may be elected rather than
 none. Must not know: brokers, how a controller decides.
@@ -15,7 +15,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def check_elected(image: MetadataImage, topic: str, before: PartitionState, asked: Sequence[int], elected: int) -> None:
-    """`asked`: the in-sync replicas in the change, which were found to have everything."""
+    """`asked`: the in-sync replicas in the requested change, which are known to have everything."""
     if elected in (before.leader, *before.isr, *before.elr, *before.last_known_elr, *asked):
         return
     if not may_be_unclean(image, topic):
@@ -27,6 +27,6 @@ def check_elected(image: MetadataImage, topic: str, before: PartitionState, aske
 
 
 def may_be_unclean(image: MetadataImage, topic: str) -> bool:
-    """The topic's setting, else that of all brokers."""
+    """The topic's setting, else the setting of all brokers."""
     said = [image.configs.get(key, {}).get(UNCLEAN) for key in ((RESOURCE_TOPIC, topic), (RESOURCE_BROKER, ""))]
     return next((value == "true" for value in said if value is not None), False)

@@ -35,7 +35,7 @@ def check_assignments(history: History) -> None:
 
 
 def check_owners(history: History) -> None:
-    """Also across generations: a partition held by one member is held by no other."""
+    """A partition held by one member is held by no other, also across generations."""
     last: dict[tuple[str, Place], Owned] = {}
     for owned in sorted(history.owned, key=lambda owned: owned.begun_s):
         if owned.until_s <= owned.begun_s:

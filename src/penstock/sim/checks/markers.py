@@ -1,13 +1,13 @@
-"""How transactions end, judged while they do: decisions, markers, last stable offsets, epochs.
+"""How transactions end: decisions, markers, last stable offsets and epochs, checked while a history runs.
 
-- A marker is written when the decision that it carries out is committed, and not before.
+- A marker is written only after its decision is committed.
 - A last stable offset stays below every transaction whose marker is not committed.
-- A batch that opens a transaction in a partition is part of one that its coordinator has under way there.
-- When a producer was let begin, nothing of those before it under its transactional id comes any more.
-- What a coordinator knows of a transactional id changes with what it writes, along the table of states, and an epoch
-  rises by one at a time.
+- A batch opens a transaction in a partition only if its coordinator has an open transaction with that partition.
+- Once a producer has started with a transactional id, earlier producers with that id write nothing more.
+- The coordinator's state of a transactional id changes only with the records it writes, as the table of states permits,
+  and an epoch increases by one at a time.
 
-Fed with what is committed, in the order of the log. Must not know: nodes, clients, faults.
+Gets the committed records in the order of the log. Must not know: nodes, clients, faults.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Decision(NamedTuple):
 
 
 class _Partition:
-    """What is committed in it."""
+    """The committed part of a partition."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -57,17 +57,18 @@ class MarkerChecker:
         self._blind: dict[Key, None] = {}
         self._decided: dict[_Decision, None] = {}
         self._under_way: dict[int, frozenset[tuple[str, int]]] = {}
-        """Of each producer id: the partitions of its transaction, until that is complete."""
-        self._suspicions: dict[tuple[Key, int, int], str] = {}  # of batches: where, their offset and leader epoch
+        """By producer id: the partitions of its transaction, until the transaction is complete."""
+        self._suspicions: dict[tuple[Key, int, int], str] = {}  # by partition, offset and leader epoch of a batch
         self._may_miss_decisions = False
         self.catch_up: Callable[[], None] = lambda: None
-        """Has `committed` told of everything that is committed by now."""
-        self._fenced: dict[int, int] = {}  # of each producer id: epochs below this one
-        self._ids: dict[str, dict[int, float]] = {}  # of each transactional id: its producer ids, and when heard of
-        self._written: dict[object, dict[str, Transaction]] = {}  # by each shard
+        """Makes the watch report everything that is committed by now, through `committed`."""
+        self._fenced: dict[int, int] = {}  # by producer id: epochs below this one are fenced
+        # by transactional id: its producer ids, and when each was first answered
+        self._ids: dict[str, dict[int, float]] = {}
+        self._written: dict[object, dict[str, Transaction]] = {}  # by shard: the state that it wrote last
 
     def lose_sight(self, key: Key, topic: str) -> None:
-        """Something is committed that nobody looks at."""
+        """Records are committed there that this checker does not see."""
         self._blind[key] = None
         self._may_miss_decisions |= topic == TRANSACTION_STATE_TOPIC
 
@@ -92,12 +93,14 @@ class MarkerChecker:
             raise Violation(
                 "nobody writes after its successor has begun",
                 f"{topic}-{key[1]}: a batch of producer {header.producer_id} with epoch {header.producer_epoch} is "
-                f"committed up to {header.next_offset}, and one with "
+                f"committed up to {header.next_offset}, but one with "
                 f"{'another id' if fence == USED_UP else f'epoch {fence}'} has begun",
             )
 
     def opened(self, key: Key, topic: str, header: BatchHeader, offset: int, leader_epoch: int) -> None:
-        """A leader has appended a batch there that opens a transaction. Judged if it is committed: others may lead."""
+        """A leader has appended a batch that opens a transaction. It is judged only when it is committed, because this
+        broker may no longer be the leader.
+        """
         place = topic, key[1]
         if self._may_miss_decisions or place in self._under_way.get(header.producer_id, ()):
             return
@@ -106,7 +109,7 @@ class MarkerChecker:
         if place not in under_way:
             self._suspicions[key, offset, leader_epoch] = (
                 f"{topic}-{key[1]}: a batch of producer {header.producer_id} with epoch {header.producer_epoch} at "
-                f"{offset} opens a transaction; what its coordinator has under way is in {sorted(under_way)}"
+                f"{offset} opens a transaction, but the coordinator has its transaction only in {sorted(under_way)}"
             )
 
     def _learn_decisions(self, header: BatchHeader, batch: bytes) -> None:
@@ -130,7 +133,7 @@ class MarkerChecker:
             raise Violation(
                 FOLLOWS,
                 f"{name}: a marker of producer {marker.producer_id} with epoch {marker.epoch} "
-                f"({'commit' if marker.is_commit else 'abort'}) is written, and no such decision is committed",
+                f"({'commit' if marker.is_commit else 'abort'}) is written, but no such decision is committed",
             )
 
     def has_open(self, key: Key) -> bool:
@@ -138,7 +141,7 @@ class MarkerChecker:
         return known is not None and bool(known.open)
 
     def is_stable(self, node: int, name: str, key: Key, high_watermark: int, last_stable_offset: int) -> None:
-        """A leader says so."""
+        """A leader reports this last stable offset."""
         known = self._partitions.get(key)
         if known is None or not known.open or high_watermark > known.end or key in self._blind:
             return
@@ -146,14 +149,14 @@ class MarkerChecker:
         if last_stable_offset > first:
             raise Violation(
                 WAITS,
-                f"{name} on {node} is said to be stable up to {last_stable_offset}; a transaction of producer "
+                f"{name} on {node} has the last stable offset {last_stable_offset}, but a transaction of producer "
                 f"{producer_id} begins at {first}, and its marker is not committed (high watermark {high_watermark})",
             )
 
     # -- producers ----------------------------------------------------------------------
 
     def begun(self, begun: Begun) -> None:
-        """A producer was told so."""
+        """A producer got this answer."""
         self.catch_up()
         ids = self._ids.setdefault(begun.transactional_id, {})
         for producer_id, answered_s in ids.items():
@@ -163,16 +166,16 @@ class MarkerChecker:
         self._fenced[begun.producer_id] = max(self._fenced.get(begun.producer_id, 0), begun.epoch)
 
     def forgets(self, shard: object, transactional_id: str) -> None:
-        """It has expired."""
+        """The transactional id has expired."""
         self._written.setdefault(shard, {}).pop(transactional_id, None)
 
     def replays(self, shard: object, before: Transaction | None, after: Transaction) -> None:
-        """A coordinator that serves is about to learn what it has just written."""
+        """An active coordinator is about to replay a record that it has just written."""
         written = self._written.setdefault(shard, {})
         last = written.get(after.transactional_id, before)
         written[after.transactional_id] = after
         if before != last:
-            raise Violation(ALONE, f"{last} was written, and the coordinator went by {before}")
+            raise Violation(ALONE, f"{last} was written, but the coordinator's state was {before}")
         if before is not None:
             _check_step(before, after)
 
@@ -185,7 +188,7 @@ def _check_step(before: Transaction, after: Transaction) -> None:
         )
     largest = import_module("penstock.core.txn.transaction").LARGEST_EPOCH
     if after.epoch > largest:
-        raise Violation(ENDLESS, f"{after}: the largest one is {largest}")
+        raise Violation(ENDLESS, f"{after}: the largest epoch is {largest}")
     is_same = before.producer_id == after.producer_id
     if is_same and not before.epoch <= after.epoch <= before.epoch + 1:
         raise Violation(

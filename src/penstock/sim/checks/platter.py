@@ -156,7 +156,7 @@ class PlatterChecker:
         recovery point, recovery knows epochs only from the file."""
         directory = self._disks[node].stable_directory(f"{DATA}/{place}")
         if directory is None:
-            return  # it is being deleted
+            return  # the partition is being deleted
         content = directory.stable.get(LEADER_EPOCHS)
         lines = content.stable.decode().splitlines()[2:] if isinstance(content, Content) else []
         kept = [tuple(map(int, line.split())) for line in lines]

@@ -15,7 +15,7 @@ from itertools import pairwise
 from penstock.sim.judges.history import Violation
 
 HASTY_TERMS = 8
-"""A node that begins this many terms within HASTY_S does not wait for their outcome."""
+"""A node that begins this many terms within HASTY_S does not wait for the outcome of its elections."""
 HASTY_S = 0.1
 
 
@@ -66,7 +66,7 @@ class QuorumChecker:
             raise Violation("a term has one leader", f"term {term}: {self._leaders[term]} and {node}")
 
     def voted(self, node: int, term: int, candidate: int) -> None:
-        """The node has reported the vote: no restart may forget it."""
+        """The node has reported the vote: it must survive every restart."""
         if node in self._emptied:
             raise Violation(
                 "an emptied voter does not vote before it has caught up",

@@ -1,8 +1,9 @@
 """Promises to writers, compared with the final content of the logs.
 
-Acknowledged by all in-sync replicas: present at the returned offset. Acknowledged by the leader alone: there
-or nowhere, and present if this leader led the whole time. Idempotent: once, and in the order of the lane. Every record
-read by a client is still present. Nothing is present that was never written. Must not know: brokers, how logs are read.
+Acknowledged by all in-sync replicas: present at the returned offset. Acknowledged by the leader alone: present at that
+offset or not at all, and present if this leader led the whole time. Idempotent: present only once, and in the order of
+the lane. Every record read by a client is still present. Nothing is present that was never written. Must not know:
+brokers, how logs are read.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _lanes_are_in_order(place: Place, writes: Mapping[bytes, Write], values: Seq
     for offset, value in enumerate(values):
         write = writes[value]
         if not write.is_idempotent and write.outcome is not Outcome.ACKNOWLEDGED:
-            continue  # it may still have been in flight when later ones were written
+            continue  # this one may still have been in flight when later ones were written
         number, before = last.get(write.lane, (-1, -1))
         if write.number < number:
             raise Violation(

@@ -26,7 +26,7 @@ class TopicFacts(NamedTuple):
 
 
 Key = tuple[str, str]
-"""A topic, and the part of it."""
+"""A topic, and a part of it: a partition or a setting."""
 
 
 def check_topics(history: History, topics: Mapping[str, TopicFacts]) -> None:
@@ -53,7 +53,9 @@ def _check_existence(actions: Sequence[AdminAction], topics: Mapping[str, TopicF
 
 
 def _may_have_happened(action: AdminAction) -> bool:
-    """Includes refusals because it was done already: a broker that asks twice may have done it, as in Kafka."""
+    """Includes refusals because the change was made already: a broker that repeats the request may have made it, as in
+    Kafka.
+    """
     is_repeat = action.refusal.endswith(EXISTS if action.verb == "create" else NO_SUCH_TOPIC)
     return action.outcome in (Outcome.UNKNOWN, Outcome.OPEN) or is_repeat
 
@@ -62,7 +64,7 @@ def _check_growth(actions: Sequence[AdminAction], topics: Mapping[str, TopicFact
     for name, told in _by_topic(actions, "create", "grow").items():
         found = len(topics[name].replicas)
         promised = [int(action.value) for action in told if action.outcome is Outcome.ACKNOWLEDGED]
-        # Includes refused ones: a broker that asks the controller twice may be told that its new partitions exist.
+        # Includes refused changes: a broker that repeats its request may get the answer that its new partitions exist.
         asked = [int(action.value) for action in told]
         if found < max(promised, default=0) or found not in asked:
             raise Violation("acknowledged partitions are there", f"{name} has {found}, promised were {promised}")
@@ -79,16 +81,16 @@ def _check_setting(name: str, setting: str, actions: Sequence[AdminAction], conf
     """An unset setting equals an empty one."""
     last, found = _last_acknowledged(actions), configs.get(setting, "")
     if last is not None and found not in (last.value, *_uncertain(actions)):
-        raise Violation("acknowledged settings are kept", f"{name}: {setting} was set to {last.value} and is {found}")
+        raise Violation("acknowledged settings are kept", f"{name}: {setting} was set to {last.value}, but is {found}")
 
 
 def _check_replicas(name: str, actions: Sequence[AdminAction], found: tuple[int, ...]) -> None:
     last, uncertain = _last_acknowledged(actions), _uncertain(actions)
     if last is None or "" in uncertain or any(action.refusal == NOTHING_TO_CALL_OFF for action in actions):
-        return  # nothing was promised, or a broker that asked twice may have cancelled it
+        return  # nothing was promised, or a repeated request of a broker may have cancelled it
     now = ",".join(map(str, found))
     if last.value and now not in (last.value, *uncertain):
-        raise Violation("an acknowledged reassignment ends", f"{name}: {last.value} was acknowledged, and it has {now}")
+        raise Violation("an acknowledged reassignment ends", f"{name}: {last.value} was acknowledged, but it has {now}")
     moves = [action.value for action in actions if action.value and action.outcome is Outcome.ACKNOWLEDGED]
     is_off = not last.value and not uncertain and moves.count(now) == 1
     if is_off and now == moves[-1]:

@@ -1,8 +1,8 @@
-"""What transactional producers were promised, held against what the logs have in the end.
+"""The promises to transactional producers, compared with the final content of the logs.
 
-A transaction is committed whole or not at all, in all partitions and with the offsets of its source. A commit that was
-acknowledged stays, and what nobody asked to commit is never committed. So every row of a source comes out once. Must
-not know: brokers, how logs were read.
+A transaction is committed as a whole or not at all, in all partitions and with the offsets of its source. An
+acknowledged commit stays, and a transaction without a commit request is never committed. So every row of a source
+appears in the output once. Must not know: brokers, how logs were read.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ READ = "what was read as committed stays so"
 
 @dataclass(slots=True)
 class _Found:
-    """Of one attempt."""
+    """The records of one attempt in the logs."""
 
     attempt: Attempt
     committed: list[Sent] = field(default_factory=list)
     missing: list[Sent] = field(default_factory=list)
-    """Sent, and not committed."""
+    """Records that were sent but are not committed."""
 
     @property
     def is_committed(self) -> bool:
@@ -43,7 +43,7 @@ class _Found:
 def check_transactions(
     history: TransactionHistory, final: Mapping[Place, Sequence[Ended]], read: Mapping[Place, int]
 ) -> None:
-    """`final`: all records of each partition; `read`: how far each source is read, by the group's coordinator."""
+    """`final`: all records of each partition; `read`: the committed offset of each source."""
     _check_logs(history, final)
     found = _find(history, final)
     for one in found:
@@ -58,7 +58,7 @@ def check_transactions(
 
 
 def _check_logs(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> None:
-    """Whether committed or not: what is there was sent, once, in order, and lies where its sender was told."""
+    """Every record in the logs, committed or not, was sent once, in order, and is at its acknowledged offset."""
     by_value = {sent.value: (attempt, sent) for attempt in history.attempts for sent in attempt.sent}
     offsets: dict[tuple[Place, bytes], int] = {}
     last: dict[tuple[Place, int], Sent] = {}
@@ -66,7 +66,7 @@ def _check_logs(history: TransactionHistory, final: Mapping[Place, Sequence[Ende
         for record in sorted(records):
             known = by_value.get(record.value)
             if known is None or known[1].place != place:
-                raise Violation("nothing is made up", f"{record.value!r} at {place}@{record.offset}: sent by nobody")
+                raise Violation("nothing is made up", f"{record.value!r} at {place}@{record.offset} was never sent")
             attempt, sent = known
             first = offsets.setdefault((place, record.value), record.offset)
             if first != record.offset:
@@ -80,7 +80,7 @@ def _check_logs(history: TransactionHistory, final: Mapping[Place, Sequence[Ende
     for _, sent in by_value.values():
         offset = offsets.get((sent.place, sent.value))
         if sent.offset >= 0 and sent.place in final and offset != sent.offset:
-            raise Violation(KEPT, f"{sent.value!r} was acknowledged at {sent.place}@{sent.offset}, and is at {offset}")
+            raise Violation(KEPT, f"{sent.value!r} was acknowledged at {sent.place}@{sent.offset}, but is at {offset}")
 
 
 def _find(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> list[_Found]:
@@ -99,34 +99,35 @@ def _check_ending(one: _Found) -> None:
     if attempt.ending in (Ending.OPEN, Ending.ABORTED) and one.is_committed:
         raise Violation(
             ABORTED,
-            f"{attempt.name} (epoch {attempt.epoch}) ended as {attempt.ending.value}, and {one.committed[0].value!r} "
+            f"{attempt.name} (epoch {attempt.epoch}) ended as {attempt.ending.value}, but {one.committed[0].value!r} "
             f"in {one.committed[0].place} is committed",
         )
     if attempt.ending is Ending.COMMITTED and not one.is_committed:
         raise Violation(
-            STAYS, f"{attempt.name} (epoch {attempt.epoch}) was committed at {attempt.ended_s} s, and nothing of it is"
+            STAYS,
+            f"{attempt.name} (epoch {attempt.epoch}) was committed at {attempt.ended_s} s, but none of its records is",
         )
     if one.is_committed and one.missing:
         raise Violation(
             WHOLE,
             f"{attempt.name} (epoch {attempt.epoch}, {attempt.ending.value}): {one.committed[0].value!r} in "
-            f"{one.committed[0].place} is committed, and {one.missing[0].value!r} in {one.missing[0].place} is not",
+            f"{one.committed[0].place} is committed, but {one.missing[0].value!r} in {one.missing[0].place} is not",
         )
 
 
 def _check_rows(found: Sequence[_Found], source: Place, read: int) -> None:
-    """Those that are committed follow one another without a gap, as far as the source is read."""
+    """The rows of committed transactions have no gaps up to the committed offset of the source."""
     committed = [one.attempt for one in found if one.is_committed and one.attempt.rows]
     times = Counter(row for attempt in committed for row in attempt.rows)
     for row in range(max((*times, read - 1), default=-1) + 1):
         if times[row] == (1 if row < read else 0):
             continue
         names = [attempt.name for attempt in committed if row in attempt.rows]
-        raise Violation(ONCE, f"row {row} of {source} is in {names or 'nothing'}; committed as read are {read} rows")
+        raise Violation(ONCE, f"row {row} of {source} is in {names or 'nothing'}; the committed offset is {read}")
 
 
 def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) -> None:
-    """What the group's coordinator told is what a committed transaction said, and not older than it must be."""
+    """Every committed offset that was read comes from a committed transaction, and is recent enough."""
     ends: dict[Place, dict[int, _Found]] = {}
     for one in found:
         if one.is_committed and one.attempt.rows:
@@ -136,8 +137,8 @@ def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) ->
         if read.offset and read.offset not in known:
             raise Violation(
                 OFFSETS,
-                f"{read.source} was said to be read up to {read.offset} at {read.ended_s:.3f} s, which no committed "
-                "transaction says",
+                f"the committed offset of {read.source} was {read.offset} at {read.ended_s:.3f} s, but no committed "
+                "transaction has it",
             )
         for end, one in known.items():
             ended_s = one.attempt.ended_s
@@ -145,7 +146,7 @@ def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) ->
             if is_known and end > read.offset:
                 raise Violation(
                     OFFSETS,
-                    f"{one.attempt.name} committed {end} for {read.source} at {ended_s} s, and {read.offset} was told "
+                    f"{one.attempt.name} committed {end} for {read.source} at {ended_s} s, but {read.offset} was read "
                     f"at {read.begun_s:.3f} s",
                 )
 
@@ -157,7 +158,7 @@ def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence
             if place in final and committed.get(offset) != record.value:
                 raise Violation(
                     READ,
-                    f"{record.reader} read {record.value!r} at {place}@{offset} at {record.at_s:.3f} s, and it is not "
+                    f"{record.reader} read {record.value!r} at {place}@{offset} at {record.at_s:.3f} s, but it is not "
                     "committed",
                 )
     for place, offsets in history.audited.items():
@@ -171,7 +172,7 @@ def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence
 
 
 def _check_repeats(history: TransactionHistory, found: Sequence[_Found]) -> None:
-    """Who asks again for a commit that was made is told so, unless another producer had begun meanwhile."""
+    """A repeated request for a successful commit is confirmed, unless another producer has started meanwhile."""
     for one in found:
         attempt = one.attempt
         if not attempt.refusal or not one.is_committed or attempt.asked_s is None or attempt.ended_s is None:
@@ -179,8 +180,8 @@ def _check_repeats(history: TransactionHistory, found: Sequence[_Found]) -> None
         if not _may_be_replaced(history, attempt, attempt.asked_s, attempt.ended_s):
             raise Violation(
                 CONFIRMED,
-                f"{attempt.name} (producer {attempt.producer_id}, epoch {attempt.epoch}) is committed, and hears "
-                f"{attempt.refusal} when it asks again",
+                f"{attempt.name} (producer {attempt.producer_id}, epoch {attempt.epoch}) is committed, but a repeated "
+                f"request got {attempt.refusal}",
             )
 
 
@@ -207,7 +208,7 @@ def _may_be_replaced(history: TransactionHistory, attempt: Attempt, since_s: flo
 
 
 def check_begun(begun: Sequence[Begun]) -> None:
-    """Nobody is given what another instance has."""
+    """No two instances get the same producer id and epoch."""
     owners: dict[tuple[int, int], Begun] = {}
     for one in begun:
         first = owners.setdefault((one.producer_id, one.epoch), one)

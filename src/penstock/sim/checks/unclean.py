@@ -35,7 +35,7 @@ def check_unclean(
     for write in writes.values():
         if write.outcome is not Outcome.ACKNOWLEDGED or offsets.get(write.value) == write.offset:
             continue
-        assert write.ended_s is not None, "it was answered"
+        assert write.ended_s is not None, "the request was answered"
         if write.value in offsets:
             raise Violation(
                 "acknowledged records are at their offset",

@@ -44,9 +44,9 @@ def check_given(history: History, given: Mapping[int, int]) -> None:
 
 
 def check_last_voters(known: Mapping[int, Sequence[int]], wanted: Sequence[int]) -> None:
-    """No change was made since these were the voters."""
+    """The voters are as before: no change was requested."""
     if _agreed(known) != tuple(sorted(wanted)):
-        raise Violation("the voters do not change by themselves", f"they were {list(wanted)} and are {dict(known)}")
+        raise Violation("the voters do not change by themselves", f"they were {list(wanted)}, but are {dict(known)}")
 
 
 def _agreed(known: Mapping[int, Sequence[int]]) -> tuple[int, ...]:

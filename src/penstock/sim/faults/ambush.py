@@ -31,7 +31,7 @@ ALL_CHANCE = 0.2
 class Moment(NamedTuple):
     place: str
     is_it: Callable[[Any, Any], bool] = lambda *_: True
-    """Called afterwards, with the result and the method's owner, or the function's first argument."""
+    """Called after the production code, with the result and the method's owner, or the function's first argument."""
 
 
 def _is_left_alone(_: Any, partition: Any) -> bool:
@@ -39,7 +39,7 @@ def _is_left_alone(_: Any, partition: Any) -> bool:
 
 
 FREQUENT = "a flush begins"
-"""Happens when nothing else does."""
+"""For faults that must happen while nothing else is wrong."""
 MOMENTS: Mapping[str, Moment] = {
     FREQUENT: Moment("penstock.storage.log:Log.begin_flush", lambda flush, _: flush is not None),
     "a segment is rolled": Moment("penstock.storage.log_files:LogFiles.roll"),

@@ -166,7 +166,7 @@ class DiskFaults:
         self._enemy.is_alone = False
 
     async def _strike_while_mending(self, fault: Fault, number: int, random: Random) -> None:
-        """Its power fails during the repair; the others have everything, as before."""
+        """The power of the machine fails during the repair. The other machines have everything, as before."""
         steps = random.randint(1, MOST_STEPS)
         sprung: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         trap = Trap(CUTS, steps, False, lambda one: one == number, sprung)

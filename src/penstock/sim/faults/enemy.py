@@ -1,4 +1,4 @@
-"""The services of `sim.faults.nemesis.Nemesis` for the faults it draws."""
+"""The services of `sim.faults.nemesis.Nemesis` for its faults."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 class Eyes(Protocol):
-    """Who is who in the cluster, and how it is. Is told what no broker can be blamed for."""
+    """Observes the cluster: roles, health, progress. Faults report damage to it that is not a broker's fault."""
 
     def is_well(self) -> bool:
-        """Every replica has what it should."""
+        """Every replica is complete."""
         ...
 
     def led(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Leader and replicas of each partition that is led."""
+        """Leader and replicas of each partition with a leader."""
         ...
 
     def controller(self) -> int | None: ...
@@ -35,15 +35,15 @@ class Eyes(Protocol):
         ...
 
     def lost_disk(self, number: int) -> None:
-        """Its disk is empty from now on."""
+        """The disk of this broker is empty from now on."""
         ...
 
     def lost_metadata(self, number: int) -> None:
-        """It has lost what it knew of the metadata, and its votes."""
+        """This broker has lost its metadata and its votes."""
         ...
 
     def stalled(self, what: str) -> None:
-        """Nobody has taken that over from a broker whose disk hangs."""
+        """No other broker has taken over `what` from a broker whose disk hangs."""
         ...
 
 
@@ -73,11 +73,11 @@ class Enemy(Protocol):
     def give_back(self, number: int) -> None: ...
 
     def is_free(self, number: int) -> bool:
-        """It is up and not taken by another fault."""
+        """Whether the machine is up and not taken by another fault."""
         ...
 
     def can_take(self, number: int) -> bool:
-        """It is free, and not too many are down already."""
+        """Whether the machine is free, and not too many others are down already."""
         ...
 
     # -- targets ----------------------------------------------------------------------------------------------

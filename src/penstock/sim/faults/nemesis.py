@@ -33,7 +33,7 @@ from penstock.sim.faults.staged import StagedFaults
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """Limit in either direction: less than the retention of records and committed offsets (a week)."""
 LEAPS_MS = (2 * 3_600_000, 40 * 3_600_000)
-"""Longer than the records of one topic are kept, and shorter than everything else is."""
+"""Longer than the retention of one topic, and shorter than any other retention."""
 ARMED_S = 3.0
 QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
@@ -110,7 +110,8 @@ class Nemesis:
                 continue
             self.begin(self._deeds[fault.kind](fault, Random(f"{self._seed}/fault {fault.number}")))
         while self._tasks:
-            await asyncio.gather(*self._tasks)  # yields even if all are done and only callbacks are due
+            # yields to the loop even if all tasks are done and only callbacks are due
+            await asyncio.gather(*self._tasks)
         self.heal()
 
     def begin(self, deed: Awaitable[None]) -> None:

@@ -25,7 +25,7 @@ LOOK_AGAIN_S = 0.25
 EPOCH_BEGINS_S = (0.2, 1.5)
 CHECKPOINTS_S = (0.3, 1.5)
 STALLED_WITHIN_S = 15.0
-"""If nothing else is wrong, other brokers have taken over from a broker with a hung disk by then."""
+"""If nothing else is wrong, other brokers must have taken over from a broker with a hung disk within this time."""
 
 
 class Single(NamedTuple):
@@ -33,7 +33,7 @@ class Single(NamedTuple):
 
     call: str
     part: str
-    """Of the path; empty: any."""
+    """A part of the path; empty: any."""
     code: int
 
 
@@ -120,8 +120,8 @@ class PassingFaults:
         await self._while(fault, random, fails, max(fault.lasts_s, ARMED_S))
 
     async def _failing_checkpoint(self, fault: Fault, random: Random) -> None:
-        """A leader dies, so that new epochs begin. On another broker a step of checkpoints fails, a few times per log,
-        and then no more; later that broker dies too and returns with what it has stored."""
+        """A leader dies, so that new epochs begin. On another broker a step of its checkpoints fails a few times per
+        log. Later that broker dies, too, and returns with the files that it has stored."""
         number, leader = self._enemy.somebody(random), self._enemy.leader(random)
         if number is None:
             return
@@ -155,7 +155,7 @@ class PassingFaults:
         for_s: float | None = None,
         number: int | None = None,
     ) -> None:
-        """Noted the first time. On this machine, or any."""
+        """Noted the first time. `number`: on this machine; None: on any."""
         number = self._enemy.somebody(random) if number is None else number
         if number is None:
             return

@@ -112,7 +112,7 @@ class Scene:
     so the rest of a history stays unchanged."""
 
     kinds: tuple[str, ...]
-    """The first at least once."""
+    """The first fault of the scene occurs at least once."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     compacted_segment_bytes: int | None = None
@@ -153,9 +153,10 @@ LATER_SCENES = (
 )
 """Drawn from their own random stream, in histories without one of the others."""
 LOST_ANSWER_CHANCE = 0.15
-"""Of losing the answer of a controller that gives a vote, which is then taken away: own random stream, any history."""
+"""The chance of losing the answer of a controller that gives a vote, which is then taken away: from its own random
+stream, in any history."""
 RARE = (LOST_METADATA, LATE_FLUSH)
-"""Not fair everywhere, so drawn more often where they are."""
+"""These are not fair in every history, so they are drawn more often where they are."""
 LATER_SCENE_CHANCE = 0.4
 ALL_KINDS = tuple(
     dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)), LOST_ANSWER))
@@ -181,7 +182,7 @@ LATER_CHANCE = 0.4
 SOON_CHANCE = 0.25
 SOON_S = 0.4
 LENGTHY = ("one by one", "fade out", "strand", "brownout", "depose", "headhunt", "coup", LONE_CRASH, "rolling restart")
-"""Each is several faults; as many of these as of other faults would only hide each other."""
+"""Each is several faults; if there were as many of these as of other faults, they would hide each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Fault:
     number: int
     kind: str
     at_s: float
-    """After the enemy is released."""
+    """Seconds after the enemy is released."""
     lasts_s: float
 
     def __str__(self) -> str:

@@ -218,7 +218,8 @@ class StagedFaults:
 
     async def _lose_answer(self, fault: Fault, random: Random) -> None:
         """A vote is given through a broker that never gets the controller's answer. The vote is taken away again, and
-        only then does the broker learn that its connection is broken: its request was already carried out."""
+        only then the broker notices that its connection is broken. Its request was already carried out, and must not be
+        repeated."""
         if not await self._enemy.wait_for_quiet():
             return
         controller = self._enemy.controller()
@@ -232,7 +233,7 @@ class StagedFaults:
         told = asyncio.ensure_future(self._enemy.votes(GIVE, voter, way))
         await self._wait_closely(lambda: self._votes(controller, voter))
         network.hang(host_of(way), host_of(controller))
-        self._enemy.note(fault, f"{host_of(way)} never hears that {host_of(voter)} may vote")
+        self._enemy.note(fault, f"{host_of(way)} never gets the answer that {host_of(voter)} may vote")
         await self._enemy.votes(TAKE, voter, controller)
         network.reset(host_of(way), host_of(controller))
         await told

@@ -32,7 +32,7 @@ ENDS = "a decided transaction ends"
 STABLE = "the last stable offset reaches the high watermark"
 SERVES = "a transactional id serves its next producer"
 SETTLED_WITHIN_S = 40.0
-"""A transaction is open for a few seconds at most, and nothing is broken any more."""
+"""Transactions are open for a few seconds at most, and nothing is broken any more."""
 LATE_S = 10.0
 """After this time, requests abandoned by their sender have no more effect."""
 RESUMED = 12
@@ -43,7 +43,7 @@ class Healed:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self.well_after_s: float | None = None
-        """Virtual time from the end of all faults to a healthy cluster; None: it did not get there."""
+        """Virtual time from the end of all faults to a healthy cluster; None: it never became healthy."""
         self.voters = tuple(stage.cluster.voters)
         """Final voters of the metadata quorum."""
 
@@ -52,7 +52,7 @@ class Healed:
         await self._stage.within("starting all machines", asyncio.gather(*map(self._stage.cluster.bring_up, down)))
 
     async def restart_offline(self) -> None:
-        """As the log tells an operator to: the disk is repaired, and lost records are fetched again."""
+        """Does what the log tells an operator to do: the disk is repaired, and lost records are fetched again."""
         cluster = self._stage.cluster
         for number in self._stage.watch.offline():
             if cluster.is_running(number):
@@ -191,7 +191,9 @@ class Healed:
         return found.seen.get(KEYED, {})
 
     async def resume_keyed(self) -> None:
-        """As consumers that resume at any committed offset: from every replica, although some records are gone."""
+        """Read like consumers that resume at any committed offset: from every replica, although some records are
+        gone.
+        """
         stage = self._stage
         random = stage.world.random("resumed")
         for number in stage.watch.log_starts(KEYED):
@@ -241,7 +243,9 @@ class Healed:
     # -- transactions -------------------------------------------------------------------
 
     async def settle_transactions(self) -> None:
-        """Those that nobody ends time out; then all are complete, and all that is committed is stable."""
+        """Transactions that nobody ends time out. Then all are complete, and the last stable offset reaches the high
+        watermark.
+        """
         ears = self._stage.watch.transactions
         await self._until_none(ears.ending, ENDS)
         await self._until_none(ears.unstable, STABLE)
@@ -255,7 +259,7 @@ class Healed:
             raise Violation(promise, f"not within {SETTLED_WITHIN_S:g} s: {'; '.join(left()[:5])}") from None
 
     async def transform_rest(self, plan: TransactionPlan) -> None:
-        """A producer that begins now under each transactional id gets on, and leaves no row."""
+        """A new producer with each transactional id makes progress, and transforms all remaining rows."""
         stage = self._stage
         for source in sources(plan.sources):
             end = max((write.offset + 1 for write in stage.rows.writes if write.place == source), default=0)
@@ -270,11 +274,11 @@ class Healed:
                 troubles = ", ".join(f"{name} {count}" for name, count in caller.counts.most_common(6))
                 raise Violation(
                     SERVES,
-                    f"{last.transactional_id}: no row is transformed within {SETTLED_WITHIN_S:g} s; it met {troubles}",
+                    f"{last.transactional_id}: no row is transformed within {SETTLED_WITHIN_S:g} s; errors: {troubles}",
                 ) from None
 
     async def read_transactions(self, plan: TransactionPlan) -> tuple[dict[Place, list[Ended]], dict[Place, int]]:
-        """All records that were made, and whether they are committed; how far each source is read."""
+        """All records that were written, and whether they are committed; the committed offset of each source."""
         await self.settle_transactions()
         final: dict[Place, list[Ended]] = {}
         for place in made(plan.made):

@@ -66,7 +66,7 @@ class Judging:
         self.breaches.append(Breach(what, story, error))
 
     def judging(self) -> Guard:
-        """For checks inside a node, which would take the error for its own, or where the history shall continue."""
+        """For checks inside a node, which would take the error for its own, or where the history must continue."""
         return self._guard
 
     @property

@@ -67,7 +67,7 @@ class QuorumEars:
         return overheard
 
     def _voters_since(self, index: int) -> list[tuple[int, ...]]:
-        """The voters that may have committed it, as known to the first node that applies it, which was the leader."""
+        """The voters that may have committed the entry, as known to the leader, which applies it first."""
         node = self._cluster.nodes[self._speaker()]
         configurations = node.membership.quorum._driver.core.node.configurations
         return [configuration.voters for configuration in configurations.since(index)]

@@ -132,7 +132,7 @@ class ReplicaEars:
         self._chains.committed(node, leader, key, leader.log, high_watermark, disk)
 
     def _look_at_leaders(self) -> None:
-        """What is committed when a broker begins to lead is not told by that."""
+        """Becoming a leader does not show what is committed."""
         for node in self._cluster.living.values():
             for partition in getattr(node, "partitions", ()):
                 is_judged = partition.topic not in self.unclean and partition.log.offline is None
@@ -165,7 +165,7 @@ class ReplicaEars:
                     self._chains.holds(number, member, key, member.log, limit, disk, is_excused=is_excused)
 
     def is_compacted(self, topic_id: bytes, index: int) -> bool:
-        """At any time so far."""
+        """Whether this was so at any time until now."""
         return self._chains.is_compacted((topic_id, index))
 
     def _look_at_platters(self, leader: Partition, high_watermark: int) -> None:

@@ -1,6 +1,6 @@
-"""What is overheard of transactions, and told to their judge: decisions, markers, what is committed and stable.
+"""Observes transactions, and passes decisions, markers, commits and last stable offsets to their judge.
 
-Knows what production calls things there. Must not know: clients, faults. Invariant: listening changes nothing.
+Knows the names in production code. Must not know: clients, faults. Invariant: listening changes nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class TransactionEars:
             is_first = partition.log.producers.needs_verification(header)
             end = partition.log.log_end_offset
             offset: int = append(partition, header, *rest)
-            if is_first and offset == end:  # else it is a repeat
+            if is_first and offset == end:  # otherwise it is a repeated batch
                 with self._judging.judging():
                     key = partition.topic_id, partition.index
                     self.markers.opened(key, partition.topic, header, offset, partition.leader_epoch)
@@ -80,7 +80,7 @@ class TransactionEars:
         return overheard
 
     def look(self, replicas: Iterable[Partition]) -> None:
-        """Of one node."""
+        """Check the last stable offsets of one node's replicas."""
         for partition in replicas:
             if partition.is_leader and self.markers.has_open((partition.topic_id, partition.index)):
                 self.markers.is_stable(
@@ -94,19 +94,19 @@ class TransactionEars:
     # -- how the cluster is -------------------------------------------------------------
 
     def unstable(self) -> list[str]:
-        """Partitions with records that are committed and not stable."""
+        """Partitions whose last stable offset is below the high watermark."""
         return [
-            f"{partition.topic}-{partition.index} is stable up to {partition.last_stable_offset} of "
-            f"{partition.high_watermark}"
+            f"{partition.topic}-{partition.index} has last stable offset {partition.last_stable_offset} and high "
+            f"watermark {partition.high_watermark}"
             for node in self._cluster.living.values()
             for partition in getattr(node, "partitions", ())
             if partition.is_leader and partition.last_stable_offset < partition.high_watermark
         ]
 
     def ending(self) -> list[str]:
-        """Transactions that are decided and not complete."""
+        """Transactions that are decided but not complete."""
         return [
-            f"{one.transactional_id} is in {one.state.title} with epoch {one.epoch} since {one.last_update_ms}"
+            f"{one.transactional_id} has been in {one.state.title} with epoch {one.epoch} since {one.last_update_ms}"
             for node in self._cluster.living.values()
             for hosted in node.coordinators.transactions.shards()
             for one in hosted.shard.transactions.values()

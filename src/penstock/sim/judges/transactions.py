@@ -1,7 +1,8 @@
-"""What transactional producers did and were told, as plain facts; `sim.checks.transactions` judges them.
+"""The actions of transactional producers and the answers they got, as plain facts; `sim.checks.transactions` judges
+them.
 
-An attempt is one transaction of one instance of a transactional id. It names every record it sends, so that each record
-in a log can be traced back to it. Must not know: brokers, faults, how to judge.
+An attempt is one transaction of one instance of a transactional id. Every record has the name of its attempt, so that
+each record in a log can be traced back. Must not know: brokers, faults, how to judge.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ LATEST_S = 3.0
 
 class Ending(Enum):
     OPEN = "open"
-    """Nobody asked the coordinator to commit: the instance died, gave up or was fenced."""
+    """The instance did not ask for a commit: it died, gave up or was fenced."""
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """The instance asked for that, or its commit was refused."""
+    """The instance asked for an abort, or its commit was refused."""
     UNKNOWN = "unknown"
-    """The instance asked for a commit and does not know what came of it."""
+    """The instance asked for a commit and does not know the outcome."""
 
 
 @dataclass(slots=True)
@@ -35,11 +36,11 @@ class Sent:
     place: Place
     value: bytes
     number: int
-    """Rises with every record of the instance."""
+    """Increases with every record of the instance."""
     row: int
-    """The offset in the input of what it was made from; -1: of nothing."""
+    """The input offset of the row that it was made from; -1: none."""
     offset: int = -1
-    """Where a leader said that it is."""
+    """The offset that a leader acknowledged; -1: none yet."""
 
 
 @dataclass(slots=True)
@@ -52,14 +53,14 @@ class Attempt:
     begun_s: float
     source: Place
     rows: range = range(0)
-    """Of the source: what it reads, and commits as read."""
+    """The rows of the source that it reads and commits."""
     sent: list[Sent] = field(default_factory=list)
     ending: Ending = Ending.OPEN
     asked_s: float | None = None
-    """When its end was first asked for."""
+    """When the instance first asked to end it."""
     ended_s: float | None = None
     refusal: str = ""
-    """What a coordinator said to a commit that it had been asked for before."""
+    """The coordinator's refusal of a repeated commit request."""
     prepared_s: float | None = None
     """Under two-phase commit: when the decision about it was made, outside of the cluster."""
     is_decided_to_commit: bool = False
@@ -82,7 +83,7 @@ class Asked:
 
 
 class Begun(NamedTuple):
-    """A coordinator gave an instance a producer id and an epoch, as InitProducerId or EndTxn asks for them."""
+    """A coordinator gave an instance a producer id and an epoch, in the answer to InitProducerId or EndTxn."""
 
     transactional_id: str
     instance: int
@@ -93,7 +94,7 @@ class Begun(NamedTuple):
 
 
 class SourceRead(NamedTuple):
-    """How far a source is read, as the group's coordinator tells it."""
+    """A committed offset of a source, as the group's coordinator returned it."""
 
     source: Place
     offset: int
@@ -102,7 +103,7 @@ class SourceRead(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A reader of committed records took it for one."""
+    """A record that a read_committed reader has returned."""
 
     value: bytes
     reader: str

@@ -69,15 +69,15 @@ class Watch:
             self._loop.after_turn = None
 
     def excuse(self, number: int) -> None:
-        """Its disk was damaged: missing records are no broker's fault."""
+        """Its disk was damaged: missing records are not a broker's fault."""
         self.brokers.excused[number] = None
 
     def lost_metadata(self, number: int) -> None:
-        """It has forgotten what it promised."""
+        """It has forgotten its votes."""
         self.quorum.emptied(number)
 
     def lost_disk(self, number: int) -> None:
-        """Its disk is empty: missing records are no broker's fault, and its promises are forgotten."""
+        """Its disk is empty: missing records are not a broker's fault, and its votes are forgotten."""
         self.excuse(number)
         self.quorum.emptied(number)
 
@@ -270,12 +270,12 @@ class Watch:
         )
 
     def leader_epochs(self, place: Place) -> frozenset[int]:
-        """As known to living brokers."""
+        """The state of the cluster as known to living brokers."""
         images = [node.image for node in self._cluster.living.values()]
         return frozenset(image.topics[place.topic].partitions[place.partition].leader_epoch for image in images)
 
     def leader_log(self, place: Place) -> Iterator[tuple[BatchHeader, bytes]]:
-        """What is committed, from the disk of the leader. While the cluster is well."""
+        """The committed records, from the disk of the leader. While the cluster is well."""
         living = self._cluster.living
         state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
         high_watermark = living[state.leader].partitions.get(place.topic, place.partition).high_watermark
@@ -284,7 +284,7 @@ class Watch:
                 yield read_header(batch), batch
 
     def log_starts(self, place: Place) -> dict[int, int]:
-        """Of every replica. While the cluster is well."""
+        """The log start offset of every replica. While the cluster is well."""
         living = self._cluster.living
         state = next(iter(living.values())).image.topics[place.topic].partitions[place.partition]
         return {
@@ -293,7 +293,7 @@ class Watch:
         }
 
     def least_bytes(self, place: Place) -> int:
-        """Of the smallest replica. While the cluster is well."""
+        """The size of the smallest replica. While the cluster is well."""
         disks = [self._cluster.machines[number].disk for number in self.log_starts(place)]
         return min(sum(len(data) for _, data in batches(disk, f"{DATA}/{place}")) for disk in disks)
 
@@ -320,7 +320,7 @@ class Watch:
         return self._replica_ears.elections.get((topic.topic_id.hex(), place.partition), [])
 
     def voters(self) -> dict[int, tuple[int, ...]]:
-        """Of the metadata quorum, as each node knows them."""
+        """The voters of the metadata quorum, as each node knows them."""
         return {
             number: node.membership.quorum.status.configuration.voters for number, node in self._cluster.living.items()
         }

@@ -60,7 +60,7 @@ class Directory:
         self.names = dict(self.stable)
 
     def contents(self) -> Iterator[Content]:
-        """Of all files here and below."""
+        """The contents of all files here and below."""
         for entry in self.names.values():
             if isinstance(entry, Content):
                 yield entry

@@ -1,4 +1,4 @@
-"""A pending callback: asyncio's handle, created without a Python frame. A history has tens of thousands.
+"""A pending callback: asyncio's handle, created without a Python frame, because a history has tens of thousands.
 
 Must not know: loops, processes. Invariant: a cancelled handle has no callback.
 """

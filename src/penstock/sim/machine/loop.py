@@ -227,7 +227,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._ready.extend(held or ())
 
     def keep_busy(self, process: SimProcess, for_s: float) -> None:
-        """Its work in this turn takes so long that its next turn comes after that."""
+        """The work of the process in this turn takes this long: its next turn comes after that."""
         process.busy_until_ns = self._now_ns + round(for_s * NS)
 
     # -- running ------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class LoopMeter:
         self._is_counted_on = is_counted_on
         self._elsewhere = 0  # depth of calls in a worker or in the kernel
         self.work: dict[SimProcess, list[Work]] = {}
-        """Of this turn."""
+        """The disk operations of this turn."""
         self.longest: dict[str, float] = {}
         """The longest turn in seconds, by its main cause."""
 

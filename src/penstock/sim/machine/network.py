@@ -223,7 +223,7 @@ class SimNetwork:
 
     @property
     def is_whole(self) -> bool:
-        """No path is blocked."""
+        """Whether no path is blocked."""
         return not self._blocked
 
     # -- faults -------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class DiskTimes:
     slow_chance: float = 0.01
     slow_s: float = 0.15
     is_hung: bool = False
-    """While set, nothing that needs the platter ends or fails."""
+    """While set, no operation that needs the platter ends or fails."""
 
     def draw(self, random: Random, typical_s: float) -> float:
         taken_s = typical_s * (0.2 + 1.6 * random.random())
@@ -231,10 +231,10 @@ class SimRewriter:
             yield outcome
 
     async def rest(self) -> None:
-        """It holds nothing."""
+        """It has nothing to release."""
 
     def stop(self) -> None:
         self._is_stopped = True
 
     def close(self) -> None:
-        """No process to end."""
+        """There is no process to end."""

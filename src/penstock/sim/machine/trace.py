@@ -38,7 +38,7 @@ class Trace:
 
     @property
     def digest(self) -> str:
-        """Of all lines, including those no longer kept."""
+        """The digest of all lines, including lines that are no longer kept."""
         self._hash_lines()
         return self._hash.hexdigest()
 

@@ -244,8 +244,8 @@ TRANSACTION_BUGS = (
         (("penstock.core.group.shard:GroupShard.replay", _counts_at_once),),
     ),
     Bug(
-        "keeps-its-time-out",
-        "a transactional id that is known already keeps a time-out under two-phase commit (KIP-939 in Kafka 4.3)",
+        "keeps-its-timeout",
+        "a transactional id that is known already keeps a timeout under two-phase commit (KIP-939 in Kafka 4.3)",
         PREPARED,
         ((f"{TXN_SHARD}:TransactionShard._init", _keeps_its_time_out),),
     ),

@@ -38,7 +38,7 @@ REPLICAS = (1, 2, 3, 3, 3)
 CANCEL_CHANCE = 0.3
 LONGEST_CATCHING_UP_S = 0.1
 SEGMENT_BYTES = "internal.segment.bytes"
-# Answered before anything was decided.
+# Errors that are answered before anything was decided.
 DECIDED_AGAINST = frozenset(
     (
         ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -164,7 +164,7 @@ class Operator:
     # -- replicas -----------------------------------------------------------------------
 
     async def _reassign(self) -> None:
-        """To any brokers; sometimes cancelled while replicas still catch up."""
+        """Reassign a partition to any brokers; sometimes cancel it while replicas still catch up."""
         random = self._caller.random
         place = await self._partition()
         if place is None:
@@ -176,7 +176,7 @@ class Operator:
             await self._call_off(place)
 
     async def move(self, place: Place, count: int) -> bool:
-        """To this many random brokers; not fewer than allowed."""
+        """Move the partition to this many random brokers; not fewer than allowed."""
         count = max(self._fewest(place.topic), count)
         replicas = self._caller.random.sample(self._brokers, min(count, len(self._brokers)))
         action = self._history.begin_admin("reassign", place.topic, str(place.partition), ",".join(map(str, replicas)))

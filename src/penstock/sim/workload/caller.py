@@ -81,7 +81,7 @@ class Caller:
         has_topic_ids: bool = False,
         newest: int | None = None,
     ) -> R:
-        """`wait_s` is how long the broker itself may wait; `newest`: in no version above this one. Raises ClientError,
+        """`wait_s` is how long the broker itself may wait; `newest`: the highest version to use. Raises ClientError,
         ApiError(UNSUPPORTED_VERSION)."""
         connection = await self.connection(address, purpose)
         try:
@@ -171,7 +171,7 @@ class Caller:
         return known
 
     async def look_again(self, place: Place) -> None:
-        """An error says that this leader is wrong."""
+        """An error shows that this leader is wrong."""
         try:
             await self.refresh([place.topic])
         except TROUBLE as error:

@@ -1,4 +1,4 @@
-"""Readers of committed records: up to the last stable offset, without those of aborted transactions.
+"""Readers of committed records: up to the last stable offset, without records of aborted transactions.
 
 `CommittedReader` goes by the list of aborted transactions in the answers of Fetch, as clients do. `Decided` goes by the
 markers in a log; the judges hold one against the other. Must not know: faults, checkers.
@@ -37,13 +37,13 @@ class Ended(NamedTuple):
 
 
 class Decided:
-    """Batches in the order of a log, and what has become of their records."""
+    """Takes batches in the order of a log, and finds the outcome of their records."""
 
     def __init__(self) -> None:
         self._open: dict[int, list[tuple[int, bytes]]] = {}  # by producer id
 
     def add(self, header: BatchHeader, batch: memoryview) -> Iterator[Ended]:
-        """Those records that are decided with this batch."""
+        """The records whose outcome this batch decides."""
         if header.is_control:
             marker = marker_of(header, batch)
             if marker is not None:
@@ -59,7 +59,7 @@ class Decided:
 
     @property
     def undecided(self) -> dict[int, int]:
-        """Of each open transaction: its producer id, and its first offset."""
+        """The open transactions: producer id -> first offset."""
         return {producer_id: records[0][0] for producer_id, records in self._open.items()}
 
 
@@ -150,13 +150,13 @@ class CommittedReader:
         self._take(place, data.last_stable_offset, aborted, memoryview(cast("Buffer", data.records or b"")))
 
     def _was_shown(self, place: Place, epoch: int, last_stable_offset: int) -> None:
-        """The leader of the next epoch may not know yet how far the high watermark has come."""
+        """The leader of the next epoch may not know the latest high watermark yet."""
         before, shown_in = self._shown.get(place, (0, epoch))
         if shown_in == epoch and last_stable_offset < before:
             raise Violation(
                 "a last stable offset that was shown does not go back",
-                f"{self._caller.name} hears that {place} is stable up to {last_stable_offset} in epoch {epoch}, and "
-                f"was shown {before}",
+                f"{self._caller.name} gets the last stable offset {last_stable_offset} of {place} in epoch {epoch}, "
+                f"but got {before}",
             )
         self._shown[place] = last_stable_offset, epoch
 
@@ -170,7 +170,7 @@ class CommittedReader:
             if header.next_offset > last_stable_offset:
                 raise Violation(
                     "nothing above the last stable offset is served",
-                    f"{self._caller.name} got {place} up to {header.next_offset}, which is said to be stable up to "
+                    f"{self._caller.name} got {place} up to {header.next_offset}, but its last stable offset is "
                     f"{last_stable_offset}",
                 )
             if header.base_offset >= position:

@@ -23,7 +23,7 @@ from penstock.wire_client.requests.errors import check
 REBALANCE_TIMEOUT_MS = 5000
 LEAVE_EPOCH = -1
 AWAY_EPOCH = -2
-"""Of a static member that will return."""
+"""The member epoch of a static member that will return."""
 JOIN_EPOCH = 0
 # The group continues without this member, or with another incarnation: it no longer owns its partitions.
 FENCED = frozenset((ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_INSTANCE_ID))
@@ -84,7 +84,7 @@ class ConsumerMember(Member):
                 return
             new = [place for place in told if place not in self._next]
             kept = {place: offset for place, offset in self._next.items() if place in told}
-            self._next = kept  # given up at once; new ones begin at the group's offset
+            self._next = kept  # removed partitions are given up at once; new ones begin at the group's offset
             self._next = kept | await self.committed(new)
             is_full = True
 

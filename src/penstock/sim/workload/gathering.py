@@ -29,7 +29,7 @@ class Gathering:
         await asyncio.gather(*(member.run(self._has_settled, PAUSE_S, stay_chance=1.0) for member in self._members))
 
     def _has_settled(self) -> bool:
-        """Once is enough: the first member to see it leaves."""
+        """Seen once, that is enough: the first member to see it leaves."""
         if not self._is_settled:
             generations = {member.generation for member in self._members}
             held = sorted(place for member in self._members for place in member.held)

@@ -43,11 +43,11 @@ SESSION_TIMEOUT_MS = 3000
 REBALANCE_TIMEOUT_MS = 5000
 RETRY_S = 0.1
 STAY_CHANCE = 0.85
-"""At each round; otherwise a member leaves and joins as a new one."""
+"""The chance, at each round, that a member stays; otherwise it leaves and joins as a new one."""
 LEAVE_CHANCE = 0.8
-"""Of a leaving member; otherwise it is silent, and its session must expire."""
+"""The chance that a leaving member says so; otherwise it is silent, and its session must expire."""
 AWAY_S = 0.8
-"""Until it joins again: long enough that others take over its partitions and must give them up."""
+"""The pause before it joins again: long enough that others take over its partitions and must give them up."""
 LAST_LEAVE_CHANCE = 0.95
 """At the end, where waiting for sessions makes histories long."""
 ASSIGNOR = "range"
@@ -72,7 +72,7 @@ class Member:
     def __init__(
         self, caller: Caller, history: History, group: str, topics: Sequence[str], instance: str | None = None
     ) -> None:
-        """`instance`: of a static member, which keeps it and its partitions when it restarts."""
+        """`instance`: the instance id of a static member, which keeps the id and its partitions when it restarts."""
         self.instance = instance
         self.session_ms = SESSION_TIMEOUT_MS
         self._caller = caller
@@ -156,7 +156,7 @@ class Member:
 
     def _be_new(self) -> None:
         self.member_id = ""
-        if self.instance is None:  # a static one keeps them until it joins, perhaps late
+        if self.instance is None:  # a static member keeps its partitions until it joins, perhaps late
             self.held.clear()
             self._is_in_doubt = False
 

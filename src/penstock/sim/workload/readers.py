@@ -142,7 +142,7 @@ class Reader:
         return self.positions[place] > position
 
     async def _miss(self, place: Place, leader: Leader, position: int) -> None:
-        """The leader says that it has nothing there."""
+        """The leader answers that it has nothing there."""
         raise Violation(
             "a read is stable",
             f"{self._caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "

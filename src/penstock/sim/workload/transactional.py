@@ -4,7 +4,7 @@
   the next transaction it would count. So after such a one it asks for a higher epoch before it goes on (KIP-360).
 - Version 2 leaves partitions to the broker, and each end of a transaction gives it another epoch. What arrives late is
   refused by that. So it sends some requests twice, the second time much later.
-- Under two-phase commit its transactions have no time-out. Another producer that knows its producer id and epoch ends
+- Under two-phase commit its transactions have no timeout. Another producer that knows its producer id and epoch ends
   them in its place (`resume`).
 
 What becomes of it is told by three exceptions: the transaction has to be aborted, this producer is over, or its

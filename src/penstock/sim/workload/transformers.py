@@ -1,4 +1,4 @@
-"""Instances that read a partition, transform its rows, write what they make of them, and commit how far they read.
+"""Instances that read a partition, transform its rows, write the results, and commit their position.
 
 A transactional id has a source partition of its own: whoever begins under it takes over that source. An instance asks
 how far its source is read, and goes on from there in transactions: rows, records in several partitions, the offset.
@@ -6,7 +6,7 @@ Some transactions have no rows, and some have nothing at all. Instances abort, d
 their transactions may take, and come back. Where two supervisors start instances under one id, each of them fences the
 other.
 
-Under two-phase commit an instance prepares a transaction and is gone. Its supervisor ends it after the time-out that
+Under two-phase commit an instance prepares a transaction and is gone. Its supervisor ends it after the timeout that
 the instance named, by producer id and epoch alone, and perhaps several times. Must not know: faults, checkers.
 """
 
@@ -37,29 +37,29 @@ ROWS, MADE = "rows", "made"
 TIMEOUTS_MS = (400, 2500)
 MOST_ROWS = 5
 MOST_AT_ONCE = 40
-"""Where the story is over, and what is left is transformed."""
+"""The number of rows per transaction at the end, when the remaining rows are transformed."""
 SLEEP_CHANCE, SLEEPS = 0.04, (0.7, 2.0)
-"""Of the time-out of its transaction."""
+"""As a multiple of the transaction's timeout."""
 SLOW_TIMEOUTS_MS = (1500, 4000)
 DOZE_CHANCE, DOZES = 0.4, (0.02, 0.2)
 LAST_CHANCE, LASTS = 0.7, (0.1, 0.5)
-"""Of slow ones, likewise: at each step, and before the end."""
+"""The same for slow instances: at each step, and before the end."""
 RESUMES_CHANCE = 0.4
-"""After a transaction: it asks how far its source is read, as one that begins."""
+"""The chance that an instance looks up its committed offset again after a transaction."""
 DIES_CHANCE = 0.04
 ABORTS_CHANCE = 0.2
 CARELESS_CHANCE = 0.12
 TWO_PHASE_CHANCE, PREPARES_CHANCE = 0.6, 0.35
 """Of instances, and of their transactions: where there is two-phase commit."""
 DECIDES_AFTER = (1.0, 1.6)
-"""Of the time-out that the instance named, which does not count."""
+"""Of the timeout that the instance named, which does not count."""
 UNHEARD_CHANCE = 0.4
 """Of a supervisor that ends a prepared transaction: it does not hear the answer, and another one asks again."""
 INSISTS_S = 30.0
 """Longer than a history has faults. If nobody answers for so long, the judges of healed clusters say why."""
 NOTHING_CHANCE, COMMITS_NOTHING_CHANCE = 0.08, 0.35
 OVERDUE_CHANCE, OVERDUE = 0.25, (1.0, 1.2)
-"""Of a transaction that is aborted: how long it is open, of its time-out."""
+"""Of a transaction that is aborted: how long it is open, of its timeout."""
 STAYS_CHANCE = 0.93
 AWAY_S = 0.3
 RETRY_S = 0.08
@@ -75,7 +75,7 @@ def made(count: int) -> list[Place]:
 
 
 def made_of(row: int, places: Sequence[Place]) -> list[Place]:
-    """Where what is made of a row goes: to two partitions, if there are."""
+    """The partitions for the results of a row: two, if there are as many."""
     return [places[one % len(places)] for one in range(row, row + min(2, len(places)))]
 
 
@@ -88,7 +88,7 @@ class _Prepared(Exception):
 
 
 class Transformer:
-    """One supervisor of one transactional id: an instance after the other."""
+    """One supervisor of one transactional id: it runs one instance after the other."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Transformer:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """What a dead instance has left open has no time-out: the next producer ends it."""
+        """What a dead instance has left open has no timeout: the next producer ends it."""
         time = asyncio.get_running_loop().time
         ends_s = time() + INSISTS_S
         while time() < ends_s:
@@ -169,7 +169,7 @@ class Transformer:
                 self._under_way += heir.under_way
 
     async def finish(self, end: int) -> None:
-        """Until a producer was let begin, and has transformed all rows below `end`; at least one transaction."""
+        """Continue until a producer has started and transformed all rows below `end`, in at least one transaction."""
         while True:
             producer = self._producer()
             try:
@@ -184,7 +184,7 @@ class Transformer:
             await self._caller.pause(RETRY_S)
 
     async def position(self) -> int:
-        """How far the source is read. Again and again, until somebody says."""
+        """The committed offset of the source; retries until there is an answer."""
         while True:
             try:
                 return await self._position()
@@ -219,7 +219,7 @@ class Transformer:
                 position = await self._position()
 
     async def _transact(self, producer: TransactionalProducer, position: int, most: int) -> int:
-        """One transaction: how far the source is read afterwards."""
+        """Run one transaction. Returns the position in the source afterwards."""
         rows = await self._read(position, most)
         await producer.refresh()
         has_odd_ends = self._has_odd_ends and not producer.adds_partitions
@@ -265,7 +265,7 @@ class Transformer:
             await producer.commit_offset(GROUP, self._source, attempt.rows.stop)
 
     def _transformed(self, attempt: Attempt) -> dict[Place, list[Sent]]:
-        """What is made of the rows, by place; without rows something all the same."""
+        """The results of the rows, by partition. Without rows there are some results, too."""
         random = self._caller.random
         wanted = [(row, place) for row in attempt.rows for place in made_of(row, self._places)]
         if not wanted:
@@ -278,7 +278,7 @@ class Transformer:
         return batches
 
     async def _linger(self, producer: TransactionalProducer) -> None:
-        """Die, or sleep for as long as the transaction may take, now and then. Raises Vanished."""
+        """Sometimes die, or sleep for about as long as the transaction may take. Raises Vanished."""
         random = self._caller.random
         if self._is_calm:
             return
@@ -293,7 +293,7 @@ class Transformer:
     # -- the source ---------------------------------------------------------------------
 
     async def _read(self, position: int, most: int) -> range:
-        """Rows from there on; none, where nobody says what there is."""
+        """The rows from there on; none if there is no answer."""
         reader = self._reader
         if reader.positions[self._source] <= position:
             reader.positions[self._source] = position
@@ -306,7 +306,7 @@ class Transformer:
         return range(position, max(position, min(reader.positions[self._source], position + most)))
 
     async def _position(self) -> int:
-        """How far the source is read, by transactions that have ended. Raises ProducerOver."""
+        """The committed offset of the source, without open transactions. Raises ProducerOver."""
         time = asyncio.get_running_loop().time
         ends_s = time() + READS_WITHIN_S
         while True:
@@ -315,7 +315,7 @@ class Transformer:
             except TROUBLE as error:
                 self._caller.note(error)
             if time() > ends_s:
-                raise ProducerOver("nobody says how far the source is read")
+                raise ProducerOver("no answer about the committed offset of the source")
             await self._caller.pause(RETRY_S)
 
     async def _committed(self) -> int:

@@ -96,10 +96,10 @@ class Tuner:
         """Repeat until each is acknowledged."""
         for resource, name in list(self._changed):
             if name == CLEANUP_POLICY and self._has_turned:
-                continue  # a log that was compacted has gaps, and another rule applies from now on
+                continue  # a compacted log has gaps, so another rule applies from now on
             planned = self._tuning.planned.get(resource, {}).get(name)
             if resource.startswith(BROKERS) and name in CLUSTER_WIDE_ONLY:
-                planned = self._tuning.planned[BROKERS][name]  # must not be removed
+                planned = self._tuning.planned[BROKERS][name]  # this setting must not be removed
             while await self.change(Change(resource, name, planned)) is Outcome.UNKNOWN:
                 await self._caller.pause(RETRY_S)
 
@@ -151,7 +151,7 @@ class Tuner:
         else:
             request = alter_configs_request(kind, name, {change.name: change.value})
         answer = await self._caller.ask(
-            self._brokers[int(number)] if number else self._caller.any_address(),  # only this broker knows its file
+            self._brokers[int(number)] if number else self._caller.any_address(),  # only this broker knows its own file
             Api.INCREMENTAL_ALTER_CONFIGS,
             request,
             IncrementalAlterConfigsResponse,

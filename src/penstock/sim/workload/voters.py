@@ -1,5 +1,5 @@
-"""An operator who changes the voters of the metadata quorum: takes votes away, also from the controller, and gives them
-back, down to one voter and up to all nodes. Must not know: faults, checkers.
+"""An operator who changes the voters of the metadata quorum: removes and adds voters, also the controller, down to one
+voter and up to all nodes. Must not know: faults, checkers.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def cache_directory() -> Path:
 def _temporary_directory() -> Path:
     directory = Path(tempfile.gettempdir(), f"penstock-{os.getuid()}")
     directory.mkdir(mode=0o700, exist_ok=True)
-    if directory.stat().st_uid != os.getuid():  # another user's: unsafe, because programs are started from here
+    if directory.stat().st_uid != os.getuid():  # owned by another user: unsafe, because programs are started from here
         directory = Path(tempfile.mkdtemp(prefix="penstock-"))
     return directory
 

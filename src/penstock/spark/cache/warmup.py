@@ -2,7 +2,7 @@
 
 numba compiles decoder and encoder in seconds, and loads them from its cache in a fraction of a second. Each Spark
 worker is a separate process, so without a cache every worker would compile. `WarmUp` fills the cache in a process
-beside the caller, which waits for a JVM anyway. A mark in the cache tells that it is full.
+beside the caller, which waits for a JVM anyway. A marker file in the cache says that it is complete.
 
 This module imports nothing of Spark, Arrow or numba: the cache directory must be set before numba is imported.
 """
@@ -44,7 +44,7 @@ def is_warm() -> bool:
 
 def compile_all() -> None:
     """Compiles the code for workers into the cache. Takes seconds if the cache is empty."""
-    mark = _mark()  # of the code before it is imported
+    mark = _mark()  # taken before the code is imported
     for name in COMPILED_PACKAGES:
         if (_package() / name).is_dir():
             import_module(f"penstock.spark.{name}").warm_up()
@@ -71,7 +71,9 @@ class WarmUp:
         )
 
     def wait(self) -> None:
-        """Waits until the cache is full: earlier workers would all compile at once. A failure is only a warning."""
+        """Waits until the cache is complete: otherwise all workers would compile at once. A failure is only a
+        warning.
+        """
         if self._process is None:
             return
         try:

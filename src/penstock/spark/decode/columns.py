@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.model.errors import ConfigError
 from penstock.spark.decode.errors import CorruptRecordBatch
 
-RecordBatch = Any  # pyarrow has no types
+RecordBatch = Any  # pyarrow comes without types
 Schema = Any
 Array = Any
 
@@ -92,7 +92,7 @@ def check(schema: Schema) -> None:
             raise ConfigError(f"no column {field.name!r}: a topic has {', '.join(KAFKA_SCHEMA.names)}")
         wanted = KAFKA_SCHEMA.field(index).type
         if not _is_alike(field.type, wanted):
-            raise ConfigError(f"column {field.name!r} is asked for as {field.type}: it is {wanted}")
+            raise ConfigError(f"column {field.name!r} is requested as {field.type}: it is {wanted}")
 
 
 def _is_alike(given: Any, wanted: Any) -> bool:

@@ -21,7 +21,7 @@ class CorruptRecordBatch(CorruptBatch):
         return CorruptRecordBatch, (self.topic, self.partition, self.base_offset, self.reason)
 
 
-OLD_MAGIC = "message format v{magic} (magic {magic}): only v2 record batches are read, which Kafka writes since 0.11"
+OLD_MAGIC = "message format v{magic} (magic {magic}): only v2 batches are read, which Kafka has written since 0.11"
 
 
 def wrong_magic(magic: int) -> str:

@@ -31,7 +31,7 @@ R = TypeVar("R", bound=Message)
 
 TIMEOUT_S = 15.0
 
-# A file of client settings serves readers and writers, and each refuses what only the other knows.
+# One file of client settings serves readers and writers, but each refuses settings that only the other knows.
 _OF_SOURCES = (
     frozenset(("isolation.level", "fetch.max.bytes", "max.partition.fetch.bytes")) | source_options.WITHOUT_EFFECT
 )

@@ -1,6 +1,6 @@
 """The sources of a replay: an archive or a topic. Both are ranges of offsets by partition.
 
-Times are positions: `positions_at(t)` is the first record of each partition that is not older than t. Later records of
+Times are positions: `positions_at(t)` is the first record of each partition at or after t. Later records of
 the log count as later, whatever their timestamps, so the orders by offset and by time never conflict.
 """
 

@@ -1,7 +1,7 @@
 """Runs the streaming queries of a job: reports progress, handles requests to stop, and gives errors in one sentence.
 
-Signals set `Stop`. A query then ends after its current micro-batch, so that the next run repeats as little as possible;
-after a second request or a grace period it ends at once. Must not know: terminals, what the query does.
+Signals set `Stop`. A query then ends after its current micro-batch, so that the next run repeats as little as possible.
+After a second request or a grace period it ends at once. Must not know: terminals, what the query does.
 """
 
 from __future__ import annotations

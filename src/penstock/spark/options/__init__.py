@@ -1,1 +1,1 @@
-"""What the options of the source and of the sink have in common."""
+"""The common part of the options of source and sink."""

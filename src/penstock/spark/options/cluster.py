@@ -1,8 +1,8 @@
-"""How to reach a cluster, as the `kafka.` options of a reader or writer say it.
+"""How to reach a cluster, from the `kafka.` options of a reader or writer.
 
-A setting of Kafka's Java clients without a meaning here is accepted, since queries that change only their format name
-carry them. Beyond Spark's own: a default for `kafka.bootstrap.servers`. Must not know: connections, what is read or
-written.
+Settings of Kafka's Java clients that have no effect here are accepted, so that existing queries need to change only
+their format name. Not in Spark's own source and sink: a default for `kafka.bootstrap.servers`. Must not know:
+connections, what is read or written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_PORT = 9092
 CLIENT_ID = "penstock-spark"
 
-# Settings of Kafka's Java clients (4.x, and of 3.x what went with it) that tune what is done in its own way here.
+# Tuning settings of Kafka's Java clients (4.x, and those of 3.x that 4.x removed), which have no effect here.
 OF_ANY_CLIENT_WITHOUT_EFFECT = frozenset(
     [
         "auto.include.jmx.reporter",
@@ -45,7 +45,7 @@ OF_ANY_CLIENT_WITHOUT_EFFECT = frozenset(
         "socket.connection.setup.timeout.ms",
     ]
 )
-# Likewise, of logins by Kerberos or OAuth, which other settings ask for and are refused.
+# The same for settings of Kerberos and OAuth logins. The settings that turn these logins on are refused.
 OF_LOGINS_WITHOUT_EFFECT = frozenset(
     [
         "sasl.kerberos.kinit.cmd",
@@ -74,13 +74,13 @@ class ClusterOptions:
 
 
 def prefixed(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of Kafka's clients among the options, by their own names."""
+    """The client settings among the options, by their Kafka names."""
     texts = {name.lower(): text for name, text in given.items()}
     return {name.removeprefix(PREFIX): text for name, text in texts.items() if name.startswith(PREFIX)}
 
 
 def cluster_options(given: Mapping[str, str]) -> ClusterOptions:
-    """Out of the `kafka.` options of a reader or writer. Raises InvalidOption, UnsupportedClientSetting."""
+    """Reads the `kafka.` options of a reader or writer. Raises InvalidOption, UnsupportedClientSetting."""
     settings = prefixed(given)
     servers = settings.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
     addresses = tuple(_address(server) for server in servers.split(",") if server.strip())

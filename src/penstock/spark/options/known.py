@@ -18,12 +18,12 @@ logger = logging.getLogger(__name__)
 SECURITY_PREFIXES = ("security.", "sasl.", "ssl.", "enable.ssl.")
 PREFIX = "kafka."
 LIKENESS = 0.75
-# Put there by Spark for tables of its catalog and for queries; they say nothing to a reader or writer.
+# Added by Spark for catalog tables and for queries; readers and writers ignore them.
 FROM_SPARK = frozenset(("path", "serialization.format", "queryname", "checkpointlocation"))
 
 
 class InvalidOption(ConfigError):
-    """An option of the reader or writer that cannot be used: names it, its value, and what to write instead."""
+    """An unusable option of a reader or writer. The message has the option, its value, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class KnownOptions:
     """consumer or producer"""
     options: tuple[str, ...]
     passed_over: frozenset[str]
-    """Options of others, in lower case."""
+    """Options of other readers or writers, in lower case."""
     settings: frozenset[str]
     """Kafka's settings, given with the prefix; security settings need not be listed."""
     without_effect: frozenset[str]
@@ -61,14 +61,16 @@ class KnownOptions:
                 raise InvalidOption(
                     f"option '{name}' is not a {self.client} setting that the penstock {self.of} knows{hint}"
                 )
-            hint = hint or f": there are {', '.join(self.options)} and kafka.*"
+            hint = hint or f": the options are {', '.join(self.options)} and kafka.*"
             raise InvalidOption(f"option '{name}' is not known to the penstock {self.of}{hint}")
 
     def _is_setting(self, setting: str) -> bool:
         return setting in self.settings or setting in self.without_effect or setting.startswith(SECURITY_PREFIXES)
 
     def _nearest(self, setting: str) -> str | None:
-        """The likely name, as documented. A setting without its prefix is that setting, whatever else is similar."""
+        """The name that was probably meant, as documented. A client setting without its prefix matches that setting
+        first.
+        """
         if self._is_setting(setting):
             return PREFIX + setting
         spellings = {_letters(name): PREFIX + name for name in sorted(self.settings | self.without_effect)}

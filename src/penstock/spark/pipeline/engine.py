@@ -119,7 +119,7 @@ class PipelineEngine:
         try:
             rows = cast(Any, self._host)._jsparkSession.sql(f"DESCRIBE TABLE EXTENDED {name}").collectAsList()
             told = [(row.getString(0), row.getString(1)) for row in rows]
-        except (PySparkException, Py4JError, OSError):  # the last two: the JVM is gone, which the run reports
+        except (PySparkException, Py4JError, OSError):  # the last two mean that the JVM is gone, which the run reports
             return None
         names = [key for key, _ in told]
         details = told[names.index(_DETAILS) :] if _DETAILS in names else []  # columns with any names come before it
@@ -136,8 +136,8 @@ class PipelineEngine:
             return False
 
     def poll_without_pause(self) -> None:
-        """Makes Spark check for ended flows all the time instead of once a second. That keeps a core busy during a run:
-        it pays in a warm Spark with runs of a few seconds, not when the JVM starts."""
+        """Makes Spark check for ended flows all the time instead of once a second. That keeps a core busy during a run.
+        It is worth that in a warm Spark with runs of a few seconds, but not when the JVM starts."""
         from pyspark.errors import PySparkException
 
         try:
@@ -156,7 +156,9 @@ class PipelineEngine:
                 raise self._not_started(error) from error
 
     def restart(self) -> None:
-        """Replaces the JVM, which may have died. Raises PipelineError if the new one does not start."""
+        """Starts a new JVM in place of the old one, which may have died. Raises PipelineError if the new one does not
+        start.
+        """
         self.close()
         self.start()
 
@@ -274,7 +276,7 @@ class PipelineEngine:
         reason = str(error).strip().partition("\n")[0].rstrip(".")
         log = self.project.relative(self.project.log_path)
         last = last_words(self.project.log_path, self._log_start)
-        said = f"its last words in {log}: {last}" if last else f"what it said: {log}"
+        said = f"the last error in {log}: {last}" if last else f"its output: {log}"
         return PipelineError(f"Spark did not start: {reason} ({said})")
 
     def _release(self) -> None:

@@ -63,7 +63,7 @@ class LagMeter:
         self._looking = BlockingCluster(options.bootstrap, options.client_id, options.security, look_timeout_s)
 
     def is_answered(self) -> bool:
-        """False if no broker answers, but one may come. Permanent errors count as answered: a run reports them."""
+        """False if no broker answers now but one may later. Permanent errors count as an answer: a run reports them."""
         try:
             self._looking.topics()
         except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:

@@ -75,7 +75,7 @@ class TableLocations:
         try:
             told = json.loads(self._path.read_text(encoding="utf-8"))
             if told["version"] != VERSION:
-                raise ValueError(f"version {told['version']}, and this reads {VERSION}")
+                raise ValueError(f"version {told['version']}, but this penstock reads version {VERSION}")
             self._places = {str(name): str(place) for name, place in told["tables"].items()}
             self._recorded_at = Path(told["root"])
         except FileNotFoundError:

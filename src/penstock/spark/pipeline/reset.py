@@ -78,7 +78,7 @@ def pending_reset(project: PipelineProject) -> ResetPlan | None:
     try:
         told = json.loads(project.reset_path.read_text(encoding="utf-8"))
         if told["version"] != VERSION:
-            raise ValueError(f"version {told['version']}, and this reads {VERSION}")
+            raise ValueError(f"version {told['version']}, but this penstock reads version {VERSION}")
         root = project.root.resolve()
         directories, emptied = (tuple(root / path for path in told[name]) for name in ("directories", "emptied"))
         plan = ResetPlan(tuple(told["flows"]), tuple(told["sinks"]), directories, emptied, bool(told["is_whole"]))
@@ -93,8 +93,8 @@ def pending_reset(project: PipelineProject) -> ResetPlan | None:
     outside = [path for path in (*directories, *emptied) if not path.is_relative_to(root)]
     if outside and recorded_at != root:
         raise PipelineError(
-            f"a reset of this project was begun in {recorded_at} and not finished, and {outside[0]} belongs to that "
-            "one: move it back, and finish it there"
+            f"a reset of this project was begun in {recorded_at} and not finished, and {outside[0]} belongs to the "
+            "project there: move the project back, and finish the reset there"
         )
     return plan
 
@@ -181,7 +181,7 @@ def _table(locations: TableLocations, checkpoint: FlowCheckpoint) -> Path:
         why = f"its files are not in {directory}, where they were: restore them, or reset everything with `reset`"
         if directory.is_dir():
             return directory
-    raise PipelineError(f"flow {checkpoint.flow} cannot be reset without its table {name}, and {why}")
+    raise PipelineError(f"flow {checkpoint.flow} cannot be reset without its table {name}, but {why}")
 
 
 def _sinks(checkpoints: Iterable[FlowCheckpoint]) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def _flow_status(
                     for loss in losses
                 ]
         except (WireClientError, ApiError) as error:
-            problems.append(f"lag is not known: {error}")
+            problems.append(f"the lag is unknown: {error}")
         except PenstockError as error:
             problems.append(f"flow {name}: {error}")
     return FlowStatus(

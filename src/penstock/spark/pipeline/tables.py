@@ -11,7 +11,7 @@ from typing import Any
 def row_count(directory: Path) -> int | None:
     """The rows of a table that is completely rewritten, from the footers of its files; None if there is no table.
 
-    Not for streaming tables, which may have files that their log does not count.
+    Not for streaming tables: they may have files that are not in their log.
     """
     if not directory.is_dir():
         return None

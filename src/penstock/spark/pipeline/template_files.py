@@ -68,7 +68,7 @@ def clicks() -> DataFrame:
                  WHEN click IS NULL OR click.unreadable IS NOT NULL THEN 'the value is not JSON of a click'
                  WHEN coalesce(click.user, '') = '' THEN 'user is missing'
                  WHEN coalesce(click.page, '') = '' THEN 'page is missing'
-                 WHEN time IS NULL THEN 'ts is missing or no time'
+                 WHEN time IS NULL THEN 'ts is missing or not a time'
                  WHEN click.ms IS NULL OR click.ms < 0 THEN 'ms is missing or negative'
             END
         """),

@@ -1,6 +1,6 @@
 """The log file for the output of the driver's JVM and its Python workers, which is bounded in size.
 
-Their output is of no use on a terminal. Error messages name the file.
+Their output is useless on a terminal. Error messages name the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def output_to(path: Path) -> Iterator[None]:
 
 
 def trim_log(path: Path) -> None:
-    """Empties the file if it is too large. Writers go on with the same file."""
+    """Empties the file if it is too large. Writers continue with the same file."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
             os.truncate(path, 0)

@@ -1,12 +1,12 @@
 """The progress of a query as offsets of a consumer group, for lag tools.
 
-The query never reads them back: its checkpoint says where it goes on. So a commit that fails is a warning. A group
-whose offsets do not move is committed again now and then, since brokers forget what nobody has committed for long.
+The query never reads them back, because it resumes from its checkpoint. So a failed commit is only a warning. If the
+offsets do not move, they are committed again from time to time, because brokers expire offsets without recent commits.
 
-Invariant: offsets that somebody else committed are not overwritten. Ours carry a mark in their metadata; a group in
-which one has no mark is looked at, warned of once, and left alone.
+Invariant: offsets committed by another consumer are not overwritten. Ours have a mark in their metadata. If an offset
+in the group lacks the mark, a warning is logged once, and the group is left alone.
 
-The group's name stands in the offsets of every progress report (`spark.progress`).
+The group's name is in the offsets of every progress report (`spark.progress`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMMIT_TIMEOUT_S = 5.0
 RETRY_S = 30.0
 REPEAT_S = 3600.0
 LOOK_S = 5.0
-"""How long a look at what a group has committed counts."""
+"""How long the result of a check of the group's committed offsets is valid."""
 MARK = "penstock-spark"
 TAKEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
@@ -48,7 +48,7 @@ def new_group(options: GroupOptions) -> str:
 
 
 class ForeignGroup(PenstockError):
-    """A group with offsets that no query committed."""
+    """A group with offsets that were not committed by a query."""
 
     def __init__(self, tp: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -95,12 +95,12 @@ class GroupProgress:
         self._looked, self._looked_at = (group, partitions), now
 
     def _warn(self, sentence: str) -> None:
-        """Once, for as long as nothing else is wrong."""
+        """Logs the warning once, until the problem changes."""
         logger.log(logging.DEBUG if sentence == self._warned else logging.WARNING, "%s", sentence)
         self._warned = sentence
 
 
 def _reason(error: PenstockError) -> str:
     if isinstance(error, ApiError) and error.code in TAKEN:
-        return "it has members of its own. Give the query another groupId"
+        return "it has members. Give the query another groupId"
     return str(error) or type(error).__name__

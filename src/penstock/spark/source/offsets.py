@@ -73,8 +73,8 @@ class SourceOffset:
         version = given.get("version")
         if version != VERSION:
             raise UnreadableOffset(
-                f"the checkpoint has offsets of version {version}, and this source reads version {VERSION}: "
-                "it was written by another version of penstock, or by another source"
+                f"the checkpoint has offsets of version {version}, but this source reads version {VERSION}: another "
+                "version of penstock, or another source, wrote it"
             )
         try:
             begin = dict(_by_topic(given["begin"])) if "begin" in given else None

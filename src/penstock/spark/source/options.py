@@ -78,7 +78,7 @@ REFUSED_SETTINGS = {
     "enable.auto.commit": "offsets are committed to the group after each batch",
     "interceptor.classes": "there is no Java in the reader",
 }
-# Of a consumer.
+# Settings of Kafka's consumer.
 WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
     [
         "allow.auto.create.topics",

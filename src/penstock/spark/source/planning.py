@@ -103,7 +103,7 @@ class OffsetPlanner:
         return found
 
     def _settled(self, is_good: Callable[[FoundTopics], bool]) -> FoundTopics:
-        """Asks again before a bad answer is believed: a broker's metadata may be older than another's."""
+        """Asks again before it accepts a bad answer: a broker's metadata may be older than another's."""
         found = self.found(fresh=True)
         for _ in range(self._options.offset_retries):
             if is_good(found):
@@ -188,10 +188,10 @@ class OffsetPlanner:
                     )
         return {tp: answer[tp].offset if answer[tp].offset >= 0 else LATEST for tp in wanted_ms}
 
-    # -- a query's offsets against what is there ----------------------------------------
+    # -- a query's offsets compared with the cluster ----------------------------------------
 
     def current(self, start: SourceOffset, group: str) -> SourceOffset:
-        """The present ends of all partitions. Losses since `start` are errors or warnings."""
+        """The present ends of all partitions. Data loss since `start` is an error or a warning."""
         ends, losses = self._compare(start, group, fresh=False)
         for _ in range(self._options.offset_retries):
             if not losses:

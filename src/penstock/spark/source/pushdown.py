@@ -59,7 +59,7 @@ class Bounds:
         return start, end if self.end_offset is None else min(end, self.end_offset)
 
     def take(self, pushed: Filter) -> bool:
-        """Takes a filter. True if Spark need not apply it any more."""
+        """Takes a filter. True if Spark no longer needs to apply it."""
         if isinstance(pushed, IsNotNull):
             return _column(pushed.attribute) in NEVER_NULL
         if isinstance(pushed, In):

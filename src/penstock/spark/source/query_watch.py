@@ -110,7 +110,7 @@ class QueryWatch:
             run = self._started.get()
             self._runs[run.query.run_id] = run
         for run_id, run in list(self._runs.items()):
-            is_over = not run.query.is_active()  # asked first, so that the report after it is the last one
+            is_over = not run.query.is_active()  # checked first, so that the report after it is the last one
             finished = run.query.finished()
             if is_over or is_last or finished == run.seen:
                 for one in finished:
@@ -134,7 +134,7 @@ class QueryWatch:
             if one.source not in run.progress:
                 run.progress[one.source] = self._open_progress(SourceOptions.for_stream(run.query.options(one.source)))
         except PenstockError as error:
-            logger.debug("the query itself commits the progress of %s: %s", one.source, error)
+            logger.debug("cannot commit the progress of %s early, its query will do that: %s", one.source, error)
             return
         with run.reporting:
             if not run.is_superseded:
@@ -228,7 +228,7 @@ class _Watcher(threading.Thread):
                 self._watch.look()
             self._watch.look(is_last=True)
         except (Py4JError, OSError) as error:  # the JVM is gone
-            logger.debug("queries are not watched any more: %s", error)
+            logger.debug("queries are no longer watched: %s", error)
 
     def end(self) -> None:
         """Commits everything that is finished."""
@@ -257,7 +257,7 @@ def watch_queries(spark: SparkSession) -> None:
                 return
             watcher = _Watcher(spark)
         except (Py4JError, AttributeError, TypeError) as error:  # Py4J's errors for missing parts of Spark
-            logger.warning("groups will show the progress of queries with long triggers late: %s", error)
+            logger.warning("groups will show the progress of queries with long triggers with a delay: %s", error)
             return
         _watchers.append(watcher)
         watcher.start()

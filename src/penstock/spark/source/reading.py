@@ -67,9 +67,10 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
 
 def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: int, cluster: BlockingCluster) -> None:
     """Checks the position of a batch, because its checksum does not cover the base offset. With a damaged base offset
-    it would pass for a batch that was already read, or for one after a hole of compaction. Raises CorruptRecordBatch.
+    the batch would look like one that was already read, or like one after a hole left by compaction. Raises
+    CorruptRecordBatch.
 
-    A base offset that is too large, but within the log, cannot be told from a hole.
+    A base offset that is too large, but within the log, looks the same as a hole left by compaction.
     """
     header = read_header(chunk.records)
     if header.next_offset <= position:

@@ -16,8 +16,8 @@ Invariants, as in Kafka unless noted
 - Every checksum is checked before a batch is copied, and its leader epoch, which no checksum covers, against those
   that the log knows: damage is not copied into a new segment, where nobody would find it.
 - A batch whose records cannot be read stays as it is, and takes no other record's place.
-- A transaction is in the new transaction index as long as its abort marker stays for its sake: a reader that is told of
-  it waits for that marker.
+- An aborted transaction is in the new transaction index as long as its abort marker stays: a reader that gets the entry
+  waits for that marker.
 """
 
 from __future__ import annotations
@@ -370,7 +370,7 @@ class _NewSegment:
         self._parts: list[Buffer] = []
         self._written = 0
         self.paths = [file_path(plan.directory, base_offset, suffix) + CLEANED for suffix in SEGMENT_SUFFIXES]
-        self.remove()  # leftovers of a cleaning that died
+        self.remove()  # leftovers of an interrupted cleaning
         self.segment = segment = Segment(disk, plan.directory, base_offset, OpenFiles(), is_file_there=False)
         segment.path = file_path(plan.directory, base_offset, LOG) + CLEANED
         segment.index = SparseIndex(disk, segment.index.path + CLEANED, OFFSET_ENTRY, exists=False)
@@ -399,7 +399,9 @@ class _NewSegment:
             self._parts.clear()
 
     def make_stable(self, aborted: list[AbortedTransaction] | None) -> None:
-        """`aborted`: for the transaction index, which is an empty one if need be. None: without one. See `swap`."""
+        """`aborted`: the entries of the transaction index, which may be empty. None: the segment gets no such index.
+        See `swap`.
+        """
         self._write()
         self.segment.seal()
         for suffix, path in zip(SEGMENT_SUFFIXES, self.paths, strict=True):

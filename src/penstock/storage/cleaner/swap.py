@@ -5,14 +5,14 @@
     3  `Log.end_swap`          renames old segments to .deleted and .swap files to their final names; memory follows
     4  later                   the directory is synced, before this log is cleaned again
 
-Whoever opens the log after a crash (`settle_swaps`): a `.cleaned` file means that step 2 was not completed, and all
-of that segment's new files go. Otherwise `.swap` files get their final names; an index that may be of the other
-content goes and is rebuilt. A transaction index cannot be missed and is never of the other content: where one of the
-old segments had one the new segment has one too, empty if need be. Old segments that outlived step 3 begin
-before the new one ends, because a rewritten segment keeps its last batch; recovery drops them for that
-(`RecoveredLog`).
+After a crash, `settle_swaps` runs when the log is opened. A `.cleaned` file means that step 2 was not completed: all of
+that segment's new files are removed. Otherwise `.swap` files get their final names; an index that may belong to the
+other content is removed and rebuilt. A transaction index is never missing and never belongs to the other content: if
+one of the old segments had one, the new segment has one too, perhaps empty. Old segments that outlived step 3 begin
+before the new one ends, because a rewritten segment keeps its last batch. Recovery recognises them by that, and drops
+them (`RecoveredLog`).
 
-Whoever truncates or deletes segments meanwhile cancels the swap first: see `Swap.cancel`.
+Code that truncates or deletes segments meanwhile cancels the swap first: see `Swap.cancel`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transactional batches and their markers during a cleaning, in log order.
 
 Records of aborted transactions are removed. A marker stays until its transaction has no batch left, and then for
-`delete.retention.ms`, like a tombstone. Must not know: more than headers and the list of aborted transactions.
+`delete.retention.ms`, like a tombstone. Must not know: anything but headers and the list of aborted transactions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from penstock.storage.transactions import AbortedTransaction
 class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
-        self._aborted: dict[int, AbortedTransaction] = {}  # by producer id: those that are open at this offset
-        self._met: set[int] = set()  # of these: whose batches came by
+        # by producer id: the transactions that are open at this offset
+        self._aborted: dict[int, AbortedTransaction] = {}
+        self._met: set[int] = set()  # the producers among them that had batches
         self._committed: dict[int, None] = {}
-        self.kept: list[AbortedTransaction] = []  # those that readers must still know, by their markers
+        # the transactions that readers must still know, in order of their markers
+        self.kept: list[AbortedTransaction] = []
 
     def _advance(self, offset: int) -> None:
         while self._coming and self._coming[-1].first_offset <= offset:

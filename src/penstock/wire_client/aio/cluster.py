@@ -130,8 +130,8 @@ class AsyncCluster:
         return answer
 
     async def call_any(self, key: Api, request: Message, kind: type[R]) -> R:
-        """The answer of the first broker that answers: connected ones first, brokers that failed lately last. Only for
-        requests that may be sent twice.
+        """The answer of the first broker that answers: connected ones first, brokers that failed recently come last.
+        Only for requests that may be sent twice.
         """
         failure: WireClientError = BrokerUnreachable("no broker is known")
         addresses = self._known_addresses()
@@ -190,7 +190,7 @@ class AsyncCluster:
         return await self._shared_connection(await self.address(node_id), "control")
 
     async def controller(self) -> AsyncConnection:
-        """A connection for changes of the cluster: to any broker, which passes them on to the controller."""
+        """A connection for cluster changes: to any broker, which forwards them to the controller."""
         failure: WireClientError = BrokerUnreachable("no broker is known")
         for address in self._known_addresses():
             try:

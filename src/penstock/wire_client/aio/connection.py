@@ -80,7 +80,7 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
     def send(
         self, key: Api, request: Message, *, has_topic_ids: bool = False, newest: int | None = None
     ) -> asyncio.Future[Message]:
-        """Send now; order among calls is the order on the wire. `newest`: in no version above this one."""
+        """Send now, in the order of the calls. `newest`: the highest version to use."""
         transport = self._sending()
         version = self._version(key, has_topic_ids=has_topic_ids, newest=newest)
         parts, _ = encode_request(key, version, self._next_id, self._client_id, request)
@@ -106,7 +106,7 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
         try:
             got, at = read_response_header(key, version, frame)
             if got != correlation_id:
-                raise ProtocolError(f"answer {got}, expected {correlation_id}")
+                raise ProtocolError(f"the answer has correlation id {got}, expected {correlation_id}")
             message = decode_response(key, version, frame, at)
         except ProtocolError as error:
             if not future.done():

@@ -213,7 +213,7 @@ async def offset_range(cluster: AsyncCluster, partition: TopicPartition) -> tupl
 
 
 async def position_at(cluster: AsyncCluster, partition: TopicPartition, timestamp_ms: int) -> int:
-    """The offset of the first record not older than the time, or the end offset if there is none."""
+    """The offset of the first record at or after the time, or the end offset if there is none."""
     found = (await list_offsets(cluster, {partition: timestamp_ms}))[partition].offset
     if found < 0:
         found = (await list_offsets(cluster, {partition: LATEST_MS}))[partition].offset

@@ -82,7 +82,7 @@ class PipelinedConnection(asyncio.Protocol, ABC, Generic[Expected, Answer]):
             while self._failure is None and len(self._buffer) - at >= _SIZE.size:
                 (size,) = _SIZE.unpack_from(self._buffer, at)
                 if not self.min_frame_bytes <= size <= MAX_FRAME_BYTES:
-                    raise ProtocolError(f"frame of {size} bytes")
+                    raise ProtocolError(f"invalid frame size: {size} bytes")
                 start, end = at + _SIZE.size, at + _SIZE.size + size
                 if len(self._buffer) < end:
                     break

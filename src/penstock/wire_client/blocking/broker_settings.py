@@ -46,6 +46,6 @@ class BrokerSettings:
         return self._cluster.ask(Api.DESCRIBE_CONFIGS, request, DescribeConfigsResponse, read)
 
     def alter(self, set_: Mapping[str, str], delete: Iterable[str] = ()) -> None:
-        """What is not named stays. Raises ApiError."""
+        """Settings that are not named stay as they are. Raises ApiError."""
         request = alter_configs_request(BROKER, ALL_BROKERS, set_, delete)
         self._cluster.ask(Api.INCREMENTAL_ALTER_CONFIGS, request, IncrementalAlterConfigsResponse, check_altered)

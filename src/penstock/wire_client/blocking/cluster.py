@@ -386,9 +386,9 @@ class BlockingCluster:
     # -- retries ------------------------------------------------------------------------
 
     def _call_any(self, key: Api, request: Message, kind: type[R], deadline: float) -> R:
-        """The answer of the first broker that answers: connected ones first, brokers that failed lately last.
+        """The answer of the first broker that answers: connected ones first, brokers that failed recently come last.
 
-        While there are other brokers, none gets all the time that is left.
+        While there are other brokers to ask, no broker gets all of the remaining time.
         """
         failures: list[WireClientError] = []
         known = dict.fromkeys((*self._bootstrap, *((broker.host, broker.port) for broker in self._brokers.values())))
@@ -416,8 +416,8 @@ class BlockingCluster:
         return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
 
     def _when_lost(self, failure: WireClientError) -> float:
-        """The share of the time to retry. An address that never was a broker's will hardly become one. A known broker
-        may be away for a while, and its host name too."""
+        """The share of the time to retry. An address that was never a broker's is unlikely to become one. A known
+        broker may be away for a while, and so may its host name."""
         self._topics.clear()  # the lost broker may have led any partition
         if self._seen:
             return 1.0
@@ -425,7 +425,7 @@ class BlockingCluster:
 
 
 def _left(deadline: float) -> float:
-    """The timeout of one request: not all the time that is left, so that another broker can be asked."""
+    """The timeout of one request: only part of the remaining time, so that another broker can be asked."""
     return max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic()))
 
 

@@ -233,7 +233,7 @@ class ClusterAdmin:
         return self._cluster.ask(Api.ELECT_LEADERS, request, ElectLeadersResponse, read_elected)
 
     def reassign(self, targets: Targets) -> list[PartitionOutcome]:
-        """Other replicas for partitions; None takes a reassignment under way back."""
+        """Starts reassignments; None as replicas cancels a reassignment in progress."""
         request, kind = reassign_request(targets, TIMEOUT_MS), AlterPartitionReassignmentsResponse
         return self._cluster.ask(Api.ALTER_PARTITION_REASSIGNMENTS, request, kind, read_reassigned)
 

@@ -50,7 +50,7 @@ _SIZE = Struct(">i")
 # The first bytes of servers with other protocols.
 _OTHERS = {
     b"\x15\x03": "; it speaks TLS: set security.protocol to SSL or SASL_SSL",
-    b"HTTP": "; it speaks HTTP: the port for Kafka clients is another, 9092 by default",
+    b"HTTP": "; it speaks HTTP: Kafka clients use another port, 9092 by default",
 }
 
 
@@ -230,7 +230,7 @@ class BlockingConnection:
             frame = self._receive_frame(deadline, buffer)
             got, at = read_response_header(key, version, frame)
             if got != correlation_id:
-                raise ProtocolError(f"answer {got}, expected {correlation_id}")
+                raise ProtocolError(f"the answer has correlation id {got}, expected {correlation_id}")
             message = decode_response(key, version, frame, at)
         except TimeoutError as error:
             # The answer may still arrive and would be taken for the next one.
@@ -247,7 +247,7 @@ class BlockingConnection:
 
     def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
         """Sends a request and waits. No other request may be open."""
-        assert not self._open, "answers arrive in order: receive earlier ones first"
+        assert not self._open, "answers arrive in order: receive the earlier answers first"
         self.send(key, request)
         return self.receive(kind, timeout_s)
 
@@ -257,7 +257,7 @@ class BlockingConnection:
         (size,) = _SIZE.unpack(prefix)
         if not 0 <= size <= MAX_FRAME_BYTES:
             hint = next((hint for start, hint in _OTHERS.items() if bytes(prefix).startswith(start)), "")
-            raise ProtocolError(f"frame of {size} bytes{hint}")
+            raise ProtocolError(f"invalid frame size: {size} bytes{hint}")
         frame = memoryview(bytearray(size)) if buffer is None else buffer.take(size)
         self._fill(frame, deadline)
         return frame

@@ -5,8 +5,8 @@ and the broker reads while the caller decodes. Must not know: the content of bat
 - A chunk starts with the batch that holds the position, or with the first one after it if the log has a hole there.
 - The position moves only past records that were handed out. After a lost connection or a new leader the same position
   is fetched again.
-- A log that ends too early is believed only after a while without a lost connection or another leader: a broker that
-  has just come back may not know yet how much of its log is committed.
+- If a log ends too early, the stream accepts that only after a while without a lost connection or a new leader: a
+  broker that has just restarted may not know yet how much of its log is committed.
 - The records of a chunk are a view that is released when the next chunk is taken; using it then is an error. The caller
   may keep its own views of it (memoryview slices, numpy arrays): memory is reused only when no view is left.
 """
@@ -50,7 +50,7 @@ NEWEST_FETCH = 17
 EARLIEST_LOCAL_MS = -4
 LOOK_UP_S = 2.0
 SHORT_S = 10.0
-"""How long a log must end before the end of the stream until this is believed."""
+"""How long a log must be too short before the stream accepts that as its end."""
 # The size of a fetch that reaches the end: the mean size of a record so far, at first this, plus a spare.
 GUESSED_RECORD_BYTES = 1024
 SPARE_BYTES = 64 << 10
@@ -206,7 +206,7 @@ class FetchStream:
         return earliest <= self._position
 
     def _refused(self, code: ErrorCode) -> str:
-        """The reason for a retry. Raises if a retry is of no use."""
+        """The reason for a retry. Raises if a retry is useless."""
         reason = code.name
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             first, log_end = self._range()
@@ -222,11 +222,11 @@ class FetchStream:
         return reason
 
     def _too_short(self, log_end: int) -> str:
-        """The reason to wait. Raises OffsetOutOfRange when waiting is of no more use."""
+        """The reason to wait. Raises OffsetOutOfRange when waiting has become useless."""
         now = time.monotonic()
         if self._short_since is None:
             self._short_since = now
-            # Whatever the timeout is: a shorter wait would take a delay for a loss.
+            # Independent of the timeout: a shorter wait would mistake a delay for a loss.
             self._deadline = max(self._deadline, now + 2 * SHORT_S)
         elif now - self._short_since >= SHORT_S:
             first, log_end = self._range()
@@ -236,7 +236,7 @@ class FetchStream:
         return f"its log ends at offset {log_end}"
 
     def _range(self) -> tuple[int, int]:
-        """The range of the log, from its leader. A new leader waits for its followers before it tells the end."""
+        """The range of the log, from its leader. A new leader waits for its followers before it reports the end."""
         first = self._cluster.list_offsets({self._tp: EARLIEST_MS})[self._tp].offset
         return first, self._cluster.list_offsets({self._tp: LATEST_MS})[self._tp].offset
 

@@ -36,8 +36,8 @@ class Pauses:
 def until_done(ask: Callable[[float], T], timeout_s: float, when_lost: Callable[[WireClientError], float]) -> T:
     """Calls `ask` with its deadline, and again after a lost broker or a retriable error.
 
-    `when_lost` returns the share of the time to retry after a loss, from 0 to 1. A missing controller explains a lack
-    of answers for the rest of the time, so that error is raised then.
+    `when_lost` returns the share of the time to retry after a loss, from 0 to 1. If the controller is missing, that
+    explains a later lack of answers, so that error is raised in the end.
     """
     begin = time.monotonic()
     deadline = begin + timeout_s

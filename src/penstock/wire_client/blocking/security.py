@@ -87,7 +87,7 @@ class ClientSecurity:
     def _load_own(self, context: ssl.SSLContext, certificate: str) -> None:
         def no_password() -> str:
             # Otherwise OpenSSL would ask on the terminal.
-            raise ValueError("the key is encrypted and ssl.key.password is not set")
+            raise ValueError("the key is encrypted, but ssl.key.password is not set")
 
         password = no_password if self.key_password is None else self.key_password
         try:
@@ -332,7 +332,7 @@ def _jaas(text: str, mechanism: str) -> tuple[str | None, str | None]:
             f"give one of {', '.join(_MODULES)}"
         )
     if mechanism not in _MODULES[module]:
-        raise UnsupportedClientSetting(f"sasl.jaas.config is for {module}, and sasl.mechanism is {mechanism}")
+        raise UnsupportedClientSetting(f"sasl.jaas.config is for {module}, but sasl.mechanism is {mechanism}")
     options = tokens[2:-1]
     if tokens[-1] != ";" or len(options) % 3 or any(sign != "=" for sign in options[1::3]):
         raise UnsupportedClientSetting(

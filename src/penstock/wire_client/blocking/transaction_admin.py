@@ -54,7 +54,7 @@ class TransactionAdmin:
             def read(answer: ListTransactionsResponse, node_id: int = broker.node_id) -> list[TransactionListing]:
                 listed, unknown = read_listed(answer, node_id)
                 if unknown:
-                    raise ApiError(ErrorCode.INVALID_REQUEST, f"no state of a transaction: {', '.join(unknown)}")
+                    raise ApiError(ErrorCode.INVALID_REQUEST, f"unknown transaction state: {', '.join(unknown)}")
                 return listed
 
             found += self._cluster.ask_broker(

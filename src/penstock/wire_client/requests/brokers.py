@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers of a cluster, those that are down among them."""
+"""DescribeCluster: the brokers of a cluster, including those that are down."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ClusterNodes(NamedTuple):
     cluster_id: str
     controller_id: int | None
     brokers: tuple[NodeInfo, ...]
-    """Fenced ones too, by id."""
+    """The brokers by id, including fenced ones."""
 
 
 def cluster_request() -> DescribeClusterRequest:

@@ -37,7 +37,7 @@ NO_MEMBER, NO_GENERATION = "", -1
 
 
 class CoordinatorKey(NamedTuple):
-    """A coordinator is that of a group, or of a transactional id."""
+    """A coordinator serves groups or transactional ids."""
 
     kind: int
     name: str

@@ -1,4 +1,4 @@
-"""The metadata quorum: who votes in it, and votes given and taken."""
+"""The metadata quorum: its voters and observers, and requests that add or remove a voter."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire_client.requests.errors import check
 from penstock.wire_client.requests.metadata import Address
 
 METADATA_TOPIC: Final = "__cluster_metadata"
-# Every listener speaks everything, so its name says nothing.
+# Every listener serves all requests, so its name does not matter.
 VOTER_LISTENER: Final = "CONTROLLER"
 
 
@@ -36,7 +36,7 @@ def read_quorum(answer: DescribeQuorumResponse) -> ResponsePartitionData:
 
 
 def read_voter_addresses(answer: DescribeQuorumResponse) -> dict[int, Address]:
-    """As far as the leader knows them."""
+    """The addresses that the leader knows."""
     return {node.node_id: (node.listeners[0].host, node.listeners[0].port) for node in answer.nodes if node.listeners}
 
 
@@ -48,7 +48,7 @@ def add_voter_request(
     directory_id: bytes = NULL_UUID,
     listener_name: str = VOTER_LISTENER,
 ) -> AddRaftVoterRequest:
-    """Without a directory id: whichever directory the node runs with."""
+    """Without a directory id, any directory of the node matches."""
     host, port = address
     return AddRaftVoterRequest(
         cluster_id=None,

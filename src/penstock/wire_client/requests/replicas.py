@@ -1,4 +1,4 @@
-"""Where replicas lie and which of them lead: reassignments and elections, with one verdict for each partition."""
+"""Reassignments of replicas and leader elections, with one result for each partition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.wire_client.requests.errors import check, error_code
 PREFERRED, UNCLEAN = 0, 1
 
 Targets: TypeAlias = Mapping[tuple[str, int], Sequence[int] | None]
-"""The replicas that partitions shall have. None takes a reassignment under way back."""
+"""The wanted replicas of partitions. None cancels a reassignment in progress."""
 
 
 class ReplicaMove(NamedTuple):
@@ -32,13 +32,13 @@ class ReplicaMove(NamedTuple):
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    """Those to be and those that leave."""
+    """The target replicas, and the replicas to be removed."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
 
 
 class PartitionOutcome(NamedTuple):
-    """What became of one partition of a request."""
+    """The result for one partition of a request."""
 
     topic: str
     partition: int
@@ -61,7 +61,7 @@ def reassign_request(targets: Targets, timeout_ms: int) -> AlterPartitionReassig
 
 
 def read_reassigned(answer: AlterPartitionReassignmentsResponse) -> list[PartitionOutcome]:
-    """By topic and number. Raises ApiError where all are refused at once."""
+    """The results by topic and partition. Raises ApiError if the whole request was refused."""
     check(answer.error_code, answer.error_message)
     return sorted(
         _outcome(topic.name, one.partition_index, one.error_code, one.error_message)
@@ -73,12 +73,12 @@ def read_reassigned(answer: AlterPartitionReassignmentsResponse) -> list[Partiti
 def moves_request(
     timeout_ms: int, topics: list[ListPartitionReassignmentsTopics] | None = None
 ) -> ListPartitionReassignmentsRequest:
-    """None asks for all that are under way."""
+    """None requests all reassignments in progress."""
     return ListPartitionReassignmentsRequest(timeout_ms=timeout_ms, topics=topics)
 
 
 def read_moves(answer: ListPartitionReassignmentsResponse) -> list[ReplicaMove]:
-    """By topic and number. Raises ApiError."""
+    """The reassignments by topic and partition. Raises ApiError."""
     check(answer.error_code, answer.error_message)
     return sorted(
         ReplicaMove(
@@ -99,7 +99,7 @@ def read_moves(answer: ListPartitionReassignmentsResponse) -> list[ReplicaMove]:
 def elect_request(
     topics: Mapping[str, Sequence[int]] | None, timeout_ms: int, *, is_unclean: bool = False
 ) -> ElectLeadersRequest:
-    """None asks for all partitions."""
+    """None means all partitions."""
     asked = None
     if topics is not None:
         asked = [TopicPartitions(topic=topic, partitions=list(partitions)) for topic, partitions in topics.items()]
@@ -109,7 +109,7 @@ def elect_request(
 
 
 def read_elected(answer: ElectLeadersResponse) -> list[PartitionOutcome]:
-    """By topic and number. Raises ApiError where all are refused at once."""
+    """The results by topic and partition. Raises ApiError if the whole request was refused."""
     check(answer.error_code)
     return sorted(
         _outcome(topic.topic, one.partition_id, one.error_code, one.error_message)
@@ -127,7 +127,7 @@ def _outcome(topic: str, partition: int, number: int, message: str | None) -> Pa
 
 
 def raise_refusals(verdicts: Iterable[PartitionOutcome], doing: str) -> None:
-    """Raises ApiError with the first refusal, and how many more there are."""
+    """Raises ApiError with the first refusal, and the number of further ones."""
     refused = [one for one in verdicts if one.code is not ErrorCode.NONE]
     if refused:
         first, more = refused[0], len(refused) - 1

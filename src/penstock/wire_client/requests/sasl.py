@@ -53,7 +53,7 @@ def scram(mechanism: str, username: str, password: str, nonce: str) -> Exchange:
     server_first = _text((yield (_NO_BINDING + client_first).encode()))
     said = _attributes(server_first)
     if "m" in said:
-        raise AuthenticationFailed(f"{mechanism}: the broker requires an unknown extension")
+        raise AuthenticationFailed(f"{mechanism}: the broker requires an extension that this client does not know")
     server_nonce = said.get("r", "")
     if not server_nonce.startswith(nonce) or len(server_nonce) == len(nonce):
         raise AuthenticationFailed(f"{mechanism}: the broker's nonce does not continue ours")

@@ -1,4 +1,4 @@
-"""Topics made, grown and deleted: one topic in each request."""
+"""Creates, extends and deletes topics: one topic per request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire_client.requests.errors import check
 
 
 def create_topic_request(topic: NewTopic, timeout_ms: int, *, validate_only: bool = False) -> CreateTopicsRequest:
-    has_assignments = bool(topic.assignments)  # which say how many partitions and replicas there are
+    has_assignments = bool(topic.assignments)  # they determine partitions and replication factor
     wanted = CreatableTopic(
         name=topic.name,
         num_partitions=BROKER_DEFAULT if has_assignments else topic.partitions,
@@ -35,7 +35,7 @@ def create_topic_request(topic: NewTopic, timeout_ms: int, *, validate_only: boo
 
 
 def read_created(answer: CreateTopicsResponse) -> int:
-    """The number of partitions, as far as the broker says it. Raises ApiError."""
+    """The number of partitions, if the broker reports it. Raises ApiError."""
     created = answer.topics[0]
     check(created.error_code, created.error_message)
     return created.num_partitions
@@ -51,7 +51,7 @@ def check_deleted(answer: DeleteTopicsResponse) -> None:
 
 
 def grow_topic_request(name: str, count: int, timeout_ms: int) -> CreatePartitionsRequest:
-    """To `count` partitions in all, placed by the controller."""
+    """Increases the number of partitions to `count`. The controller places the new ones."""
     wanted = CreatePartitionsTopic(name=name, count=count, assignments=None)
     return CreatePartitionsRequest(topics=[wanted], timeout_ms=timeout_ms)
 

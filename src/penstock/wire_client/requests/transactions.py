@@ -24,7 +24,7 @@ from penstock.wire_client.requests.sentences import no_such_transactional_id, no
 FENCING_TIMEOUT_MS = 1
 """As Kafka's tools: no transaction begins with the producer id that fences."""
 NEVER_MS = 2**31 - 1
-"""The time-out of a transaction that is decided outside of the cluster (two-phase commit, KIP-939)."""
+"""The timeout of a transaction that is decided outside of the cluster (two-phase commit, KIP-939)."""
 
 
 class TransactionListing(NamedTuple):
@@ -57,7 +57,7 @@ class TransactionDescription(NamedTuple):
 
     @property
     def is_decided_outside(self) -> bool:
-        """Two-phase commit: it has no time-out."""
+        """Two-phase commit: it has no timeout."""
         return self.timeout_ms == NEVER_MS
 
 
@@ -91,7 +91,7 @@ def read_listed(
 ) -> tuple[list[TransactionListing], list[str]]:
     """The transactional ids of this broker, and the states of the filter that are unknown. Raises ApiError."""
     if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
-        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "the pattern is no regular expression of RE2")
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION, "the pattern is not a valid RE2 regular expression")
     check(answer.error_code)
     found = [
         TransactionListing(one.transactional_id, coordinator_id, one.producer_id, one.transaction_state)
@@ -133,7 +133,7 @@ def fence_request(transactional_id: str) -> InitProducerIdRequest:
 def two_phase_request(transactional_id: str) -> InitProducerIdRequest:
     """Begins a new producer whose transactions are decided outside and never time out (two-phase commit, KIP-939).
 
-    Needs version 6. An older version cannot say so; a broker refuses it then, because the time-out is too long.
+    Needs version 6. An older version cannot say so; a broker refuses it then, because the timeout is too long.
     """
     return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=NEVER_MS, enable2_pc=True)
 

@@ -30,7 +30,7 @@ def test_every_input_leads_somewhere_or_is_a_named_error(role: Role, given: Inpu
     if (role, given) in TRANSITIONS:
         assert transition_of(role, given) is TRANSITIONS[role, given]
     else:
-        with pytest.raises(IllegalTransition, match=f"a {role.value} cannot meet this: {given.value}"):
+        with pytest.raises(IllegalTransition, match=f"a {role.value} cannot handle this event: {given.value}"):
             transition_of(role, given)
 
 

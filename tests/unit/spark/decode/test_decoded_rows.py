@@ -240,9 +240,9 @@ def test_aborted_ranges_end_with_their_marker() -> None:
         ([], "at least one of key"),
         ([("key", pa.binary()), ("key", pa.binary())], "a column twice"),
         ([("ofset", pa.int64())], "no column 'ofset': a topic has key"),
-        ([("value", pa.string())], "column 'value' is asked for as string: it is binary"),
-        ([("headers", pa.list_(pa.string()))], "'headers' is asked for as"),
-        ([("timestamp", pa.timestamp("ms"))], "'timestamp' is asked for as"),
+        ([("value", pa.string())], "column 'value' is requested as string: it is binary"),
+        ([("headers", pa.list_(pa.string()))], "'headers' is requested as"),
+        ([("timestamp", pa.timestamp("ms"))], "'timestamp' is requested as"),
     ],
 )
 def test_schema_that_no_topic_has(fields: list[tuple[str, pa.DataType]], complaint: str) -> None:

@@ -67,7 +67,7 @@ def test_status_for_people_and_for_programs(
     shown = cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
     assert shown.lines[0] == "Pipeline shop: never run"
     assert "events  clicks          0       5  -    -" in shown.lines
-    assert shown.err.startswith("lag is not known: ")
+    assert shown.err.startswith("the lag is unknown: ")
     told = json.loads(
         cli("pipeline", "status", "--project", str(project.root), "--timeout", "0.2", "--json").out,
     )
@@ -113,7 +113,8 @@ def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoi
     directory = checkpoint("output_topic", "results", [{"0": 5}])
     words = ("pipeline", "reset", "--project", str(project.root), "--json")
     asked = cli(*words)
-    assert (asked.code, json.loads(asked.out)) == (2, {"error": "--json cannot ask: give --yes as well"})
+    error = "--json cannot ask for confirmation: give --yes as well"
+    assert (asked.code, json.loads(asked.out)) == (2, {"error": error})
     assert directory.exists()
     told = json.loads(cli(*words, "--yes").out)
     assert told == {

@@ -156,10 +156,10 @@ def test_a_spark_that_does_not_start_is_quoted(project: PipelineProject, monkeyp
     with pytest.raises(PipelineError) as first:
         PipelineEngine(project).start()
     assert str(first.value) == (
-        "Spark did not start: [JAVA_GATEWAY_EXITED] Java gateway process exited (its last words in "
+        "Spark did not start: [JAVA_GATEWAY_EXITED] Java gateway process exited (the last error in "
         ".penstock/spark.log: /usr/bin/env: 'bash': No such file or directory)"
     )
-    with pytest.raises(PipelineError, match=r"process exited \(what it said: \.penstock/spark\.log\)"):
+    with pytest.raises(PipelineError, match=r"process exited \(its output: \.penstock/spark\.log\)"):
         PipelineEngine(project).start()
 
 

@@ -91,7 +91,7 @@ def test_without_a_broker_the_offsets_are_still_there(project: PipelineProject, 
         ("results", 4, None),
     ]
     assert len(found.problems) == 1
-    assert found.problems[0].startswith("lag is not known: ")
+    assert found.problems[0].startswith("the lag is unknown: ")
 
 
 def test_a_run_that_was_killed_is_told_from_one_under_way(project: PipelineProject) -> None:

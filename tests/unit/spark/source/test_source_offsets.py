@@ -32,8 +32,8 @@ def test_text_is_the_same_for_equal_offsets_and_comes_back() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"clicks": {"0": "5"}}, "offsets of version None, and this source reads version 1"),
-        ({"logOffset": 5}, "offsets of version None, and this source reads version 1"),
+        ({"clicks": {"0": "5"}}, "offsets of version None, but this source reads version 1"),
+        ({"logOffset": 5}, "offsets of version None, but this source reads version 1"),
         ({"version": 2, "group": "g", "topics": {}}, "offsets of version 2"),
         ({"version": 1, "topics": {}}, "no readable offsets"),
         ({"version": 1, "group": "g", "topics": {"a": {"id": "??", "partitions": {}}}}, "is not a topic id"),

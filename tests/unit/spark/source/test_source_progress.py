@@ -38,7 +38,7 @@ def test_commits_what_moved_and_repeats_it_now_and_then() -> None:
     ("error", "reason"),
     [
         (BrokerUnreachable("nobody at a:1"), "nobody at a:1"),
-        (ApiError(ErrorCode.UNKNOWN_MEMBER_ID), "it has members of its own. Give the query another groupId"),
+        (ApiError(ErrorCode.UNKNOWN_MEMBER_ID), "it has members. Give the query another groupId"),
     ],
 )
 def test_failure_is_a_warning_and_is_tried_again_later(

@@ -348,6 +348,6 @@ def test_against_a_broker() -> None:
 
 
 def test_offsets_of_another_source_are_refused(cluster: FakeCluster) -> None:
-    with pytest.raises(Exception, match="written by another version of penstock, or by another source"):
+    with pytest.raises(Exception, match="another version of penstock, or another source, wrote it"):
         Query(cluster).next({"clicks": [5]})
     assert SourceOffset.from_json(Query(cluster).reader.initialOffset()).positions

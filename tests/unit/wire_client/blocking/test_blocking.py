@@ -94,7 +94,7 @@ def test_one_who_listens_and_says_nothing() -> None:
     ("reply", "complaint"),
     [
         (None, "was lost"),
-        (b"\0\0\0\x63", "answer 99, expected 1"),
+        (b"\0\0\0\x63", "the answer has correlation id 99, expected 1"),
         (b"\0", "response header"),
         (b"\0\0\0\x01\x7f\xff", "not Kafka's protocol"),
     ],

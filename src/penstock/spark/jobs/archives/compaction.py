@@ -18,7 +18,7 @@ from penstock.spark.jobs.errors import JobFailed
 FULL = 0.75
 """A file of at least this share of the target size is left alone."""
 SIMILAR = 2
-"""How much larger than all younger files together a file may be and still be merged with them."""
+"""A file is merged with all younger ones if it is at most this many times as large as they are together."""
 
 
 def merges(

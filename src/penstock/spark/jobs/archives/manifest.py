@@ -5,10 +5,11 @@ crash in between leaves strays: files in place that are not in the manifest. `re
 Their records are read from the topic again, because the manifest's ends did not move. Strays are not deleted: if the
 manifest is from an older backup, they may be the only copy of their records.
 
-`swap` merges files: the merged file is complete in staging, the manifest names it and the files that it replaces, then
-the directory of the day is exchanged with one that has the merged file instead of the old ones. `recover` finishes a
-swap after a crash. So a listing of the files shows each record once at any moment. If the file system cannot exchange
-directories, the old files are removed before the new one is in place: for that moment their records are missing.
+`swap` merges files: the merged file is complete in staging, and the manifest names it and the files that it replaces.
+Then the directory of the day is exchanged with one that has the merged file instead of the old files. `recover`
+finishes a swap after a crash. So a listing of the files shows each record once at any moment. If the file system cannot
+exchange directories, the old files are removed before the new one is in place: for that moment their records are
+missing.
 
 Invariants: in place and in the manifest, no two files have a record in common. Files of the manifest without a swap
 under way are in place. All records of a topic have one topic id. Must not know: Spark, Arrow, the content of files.
@@ -128,7 +129,7 @@ class Manifest:
     def from_json(cls, given: Mapping[str, Any]) -> Manifest:
         """Raises KeyError, TypeError or ValueError if it is not a manifest of this version."""
         if given["version"] != VERSION:
-            raise ValueError(f"version {given['version']}, and this penstock reads version {VERSION}")
+            raise ValueError(f"version {given['version']}, but this penstock reads version {VERSION}")
         topics = given["topics"]
         ends = {
             TopicPartition(name, int(partition)): int(end)
@@ -200,7 +201,7 @@ class Archive:
         """
         found = self.load()
         if not self.exists and any(self.directory.glob("**/*.parquet")):
-            raise WrongJob(f"{self.directory} has Parquet files and is not an archive: choose another directory")
+            raise WrongJob(f"{self.directory} has Parquet files but is not an archive: choose another directory")
         for topic, text in topic_ids.items():
             known = found.topic_ids.get(topic, text)
             if known != text:
@@ -244,8 +245,8 @@ class Archive:
         for tp, end in origin.read_to.items():
             if end < found.ends.get(tp, 0):
                 raise ChangedTopic(
-                    f"the log of partition {tp.partition} of topic {tp.topic} became shorter: it ends at {end}, and is "
-                    f"archived in {self.directory} up to {found.ends[tp]}: archive it into another directory"
+                    f"the log of partition {tp.partition} of topic {tp.topic} became shorter: it ends at {end}, but "
+                    f"is archived in {self.directory} up to {found.ends[tp]}: archive it into another directory"
                 )
 
     def _created_again(self, topic: str, known: str, now: str) -> str:

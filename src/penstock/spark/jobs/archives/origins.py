@@ -47,7 +47,9 @@ def present_origin(cluster: TopicLister, topics: Iterable[str], sleep: Callable[
         found = cluster.topics(wanted)
     gone = [name for name in wanted if name not in found]
     if gone:
-        raise JobFailed(f"topic {gone[0]} is gone: its last records cannot be told from those of a new topic")
+        raise JobFailed(
+            f"topic {gone[0]} is gone: its last records cannot be distinguished from records of a new topic"
+        )
     return Origin(_texts({name: found[name].topic_id for name in wanted}))
 
 
