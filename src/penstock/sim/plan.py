@@ -20,11 +20,14 @@ from penstock.sim.faults.plan import (
     MOVED_MEANWHILE,
     POWER,
     PROMPT,
+    ROT_BELOW_TOMBSTONES,
+    STEERED,
     UNSOUND,
     Fault,
     draw_later_scene,
     draw_plan,
     draw_scene,
+    draw_steered_scene,
     staged,
     widened,
 )
@@ -41,7 +44,8 @@ TUNER_CHANCE = 0.35
 TRANSACTIONS_CHANCE = 0.25
 TWO_PHASES_CHANCE, ODD_ENDS_CHANCE = 0.4, 0.4
 OLDER_HISTORIES = frozenset((27, 36, 102))
-"""Seeds that show a planted bug as they are. They get no transactions, which would make them other histories."""
+"""Seeds that show a planted bug as they are. They get no transactions and no steered scene, which would make them other
+histories."""
 UNCLEAN_CHANCE = 0.1
 MANY_TOPIC, MANY, MANY_CHANCE = "many", 24, 0.06
 RETENTION_MS = 3_600_000
@@ -165,7 +169,7 @@ def draw(
         topics.append(TopicPlan(MANY_TOPIC, MANY, dict(PINNED) if has_tuner else {}, used=1))
     has_voter_changes = size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE
     if size < 3:  # other nodes must have the lost data, or take replicas
-        without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE)
+        without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE, *STEERED)
     if has_voter_changes:
         without = (*without, LOST_DISK, LOST_METADATA)  # votes are changed by another client
     forgets = Random(f"{seed}/forgetting").random() < FORGETTING_CHANCE
@@ -189,11 +193,17 @@ def draw(
         last = len(planned) - 1  # nothing else follows
         if chance.random() < LOST_ANSWER_CHANCE and planned[last].kind not in (LOST_DISK, LOST_METADATA):
             planned = (*planned[:-1], replace(planned[last], kind=LOST_ANSWER))
+    is_plain = size == 3 and not (has_tuner or forgets or has_unclean or seed in OLDER_HISTORIES)
+    if scene is None and is_plain and Random(f"{seed}/transactions").random() >= TRANSACTIONS_CHANCE:
+        chance = Random(f"{seed}/scene, steered")
+        scene = draw_steered_scene(chance, without=without)
+        if scene is not None:
+            planned = staged(planned, scene, chance, is_power_fair=is_durable, without=without)
     faults = [fault for fault in planned if only is None or fault.number in only]
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     compacted_bytes = None if scene is None else scene.compacted_segment_bytes
     leaps = any(fault.kind == LEAP for fault in planned)
-    moves_meanwhile = any(fault.kind == MOVED_MEANWHILE for fault in planned)
+    needs_tombstones_gone = any(fault.kind in (MOVED_MEANWHILE, ROT_BELOW_TOMBSTONES) for fault in planned)
     is_compacting = Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None
     has_transactions = not forgets and seed not in OLDER_HISTORIES
     transactions = None
@@ -223,7 +233,7 @@ def draw(
         readers=random.randint(1, 2),
         has_replica_reader=Random(f"{seed}/replica reader").random() < 0.4,
         is_compacting=is_compacting and not forgets,
-        tombstones_go=Random(f"{seed}/tombstones").random() < 0.7 or moves_meanwhile,
+        tombstones_go=Random(f"{seed}/tombstones").random() < 0.7 or needs_tombstones_gone,
         compacted_segment_bytes=COMPACTED_SEGMENT_BYTES if compacted_bytes is None else compacted_bytes,
         members=random.choice((0, 1, 2, 3)),
         consumers=max(0, Random(f"{seed}/consumers").randint(-1, 3)),

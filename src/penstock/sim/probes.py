@@ -20,9 +20,10 @@ from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import PartitionChanged
 from penstock.core.raft.exchange import Change
 from penstock.core.txn.states import State
-from penstock.model.errors import ErrorCode
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.cluster import SimCluster
 from penstock.sim.places import replaced
+from penstock.storage.files import CLEANED, LOG, SWAP
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.producer import Producer
@@ -147,6 +148,13 @@ def _recovered_torn(recovered: Any, *_: Any, **__: Any) -> bool:
     return bool(recovered.report.truncated_bytes)
 
 
+def _settled_without_old(_: Any, _disk: Any, _directory: str, names: list[str], **__: Any) -> bool:
+    """The new segment is only there under its temporary name, and the old one is gone."""
+    found = frozenset(names)
+    swapped = [name.removesuffix(SWAP) for name in names if name.endswith(LOG + SWAP)]
+    return any(name not in found and name + CLEANED not in found for name in swapped)
+
+
 def _recovered_clean(_: Any, _disk: Any, _directory: str, _config: Any, last_run: LastRun, **__: Any) -> bool:
     return last_run.was_clean
 
@@ -155,6 +163,11 @@ CALLS: tuple[Call, ...] = (
     Call("a torn tail cut by recovery", "penstock.storage.log:recover", _recovered_torn),
     Call("a log opened after a clean stop", "penstock.storage.log:recover", _recovered_clean),
     Call("a compaction cut short and settled by recovery", "penstock.storage.recovery:settle_swaps"),
+    Call(
+        "a compaction settled whose old segments are gone",
+        "penstock.storage.recovery:settle_swaps",
+        _settled_without_old,
+    ),
     Call("a compacted segment swapped in", "penstock.storage.log:Log.end_swap", lambda done, *_: done),
     Call(
         "a follower's log cut",
@@ -164,6 +177,11 @@ CALLS: tuple[Call, ...] = (
     Call("a log started again", "penstock.storage.log:Log.begin_anew"),
     Call("a log begun inside a batch", "penstock.storage.log:Log.begin_below"),
     Call("damage cut out", "penstock.replica.repair:Repairs._cut"),
+    Call(
+        "a compacted log repaired as a whole",
+        "penstock.replica.repair:_cut_from",
+        lambda offset, _, damaged: offset < damaged,
+    ),
     Call(
         "a silent producer forgotten",
         "penstock.storage.producer_state:ProducerStates.expire",
@@ -272,8 +290,17 @@ CALLS: tuple[Call, ...] = (
 )
 REPEATED = "a repeated batch known"
 REPEATED_FROM_SNAPSHOT = "a repeated batch known from a snapshot"
+BEHIND_EARLY = "a batch refused because an earlier one came too early"
 WOKEN = "a leader woken after another was elected"
-STATES: tuple[str, ...] = (*DECIDED, *ENDED, *(call.name for call in CALLS), WOKEN, REPEATED, REPEATED_FROM_SNAPSHOT)
+STATES: tuple[str, ...] = (
+    *DECIDED,
+    *ENDED,
+    *(call.name for call in CALLS),
+    WOKEN,
+    REPEATED,
+    REPEATED_FROM_SNAPSHOT,
+    BEHIND_EARLY,
+)
 
 MAX = sys.maxsize
 PRODUCERS = "penstock.storage.producer_state:ProducerStates"
@@ -295,6 +322,7 @@ class Probes:
             stack.enter_context(replaced("penstock.core.metadata.image:_change", self._overhear_decisions))
             stack.enter_context(replaced(f"{PRODUCERS}._restore", self._overhear_snapshots))
             stack.enter_context(replaced(f"{PRODUCERS}._find_repeated", self._overhear_repeats))
+            stack.enter_context(replaced("penstock.api.early_batches:EarlyBatches.check", self._overhear_early))
             for call in CALLS:
                 stack.enter_context(replaced(call.place, partial(self._overhear, call)))
             yield
@@ -326,6 +354,16 @@ class Probes:
             self._restored[id(producer)] = producer, producer.last_offset
 
         return restored
+
+    def _overhear_early(self, original: Any) -> Any:
+        def checked(*args: Any) -> None:
+            try:
+                original(*args)
+            except ApiError:
+                self.counts[BEHIND_EARLY] += 1
+                raise
+
+        return checked
 
     def _overhear_repeats(self, original: Any) -> Any:
         def repeated(producer: object, *args: Any) -> int:

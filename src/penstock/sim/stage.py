@@ -23,6 +23,7 @@ from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
 from penstock.sim.tuning import Tuning
 from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
+from penstock.sim.workload.early import EarlyWriter
 from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.reborn import Reborn
@@ -54,6 +55,7 @@ class Stage:
         self.nemesis.reads = self._read_replica
         self.nemesis.votes = self._vote
         self.nemesis.settles = self._settle
+        self.nemesis.comes_early = self._come_early
         self.keyed = History(world.loop.time)
         """The history of the compacted topic."""
         self.trimmed = History(world.loop.time)
@@ -68,6 +70,7 @@ class Stage:
         """The history of the transactional producers."""
         self.transactions = TransactionHistory(world.loop.time)
         self.transactions.on_begun = self.watch.transactions.markers.begun
+        self.early: list[EarlyWriter] = []
         self.reborn: Reborn | None = None
         self.is_over = False
         self._callers: list[Caller] = []
@@ -143,6 +146,15 @@ class Stage:
         history = self.tuned if self.plan.has_tuner else self.history
         operator = Operator(self.caller("mover"), history, [], self.cluster.ids, self._fewest_replicas)
         await self.within("moving replicas", operator.until_told(lambda: operator.move(KEYED, count)))
+
+    def _come_early(self, number: int) -> EarlyWriter:
+        others = [other for other in self.cluster.voters if other != number]
+        place = Place(f"early-{len(self.early)}", 0)
+        caller = self.caller(f"early-{number}")
+        caller.bootstrap(self.cluster.addresses[other - 1] for other in others)
+        lane = self.lane(caller, self.history, place)
+        self.early.append(EarlyWriter(caller, self.history, lane, [number, *others[:2]], self.plan.topics[0].settings))
+        return self.early[-1]
 
     async def _read_replica(self, number: int) -> None:
         """Everything that this broker has, from the start."""

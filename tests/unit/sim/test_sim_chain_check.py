@@ -198,3 +198,20 @@ def test_a_damaged_log(keyed: tuple[ChainChecker, Keyed]) -> None:
     replica = compacted(0, 1, 2, 3, 4)
     replica.disk.flip_bit(replica.log.segments[0].path, replica.log.segments[0].size - 3)
     assert not replica.is_sound(keyed[0])
+
+
+def test_what_was_excused_is_judged_when_all_of_it_is_checked_again() -> None:
+    """A repair that leaves a deleted record without its tombstone is judged when the node is no longer excused."""
+    checker, leader, other = ChainChecker(), Keyed(1), Keyed(2)
+    for replica, offsets in ((leader, (0, 1, 2, 3)), (other, (0, 1, 3))):
+        replica.log.config = LogConfig(segment_bytes=1 << 20, compact=True)
+        for offset in offsets:
+            replica.put(offset, ((b"c", b"1"), (b"b", b"1"), (b"c", None), (b"d", b"1"))[offset])
+    checker.compacts(KEY)
+    leader.leads(checker, 4)
+    other.follows(checker, 4, is_excused=True)
+    checker.forget(1)
+    other.follows(checker, 4)  # nothing in it is new
+    checker.forget(2)
+    with pytest.raises(Violation, match="a replica with a deleted record has its tombstone"):
+        other.follows(checker, 4)

@@ -14,9 +14,12 @@ from penstock.sim.faults.plan import (
     POWER,
     PROMPT,
     SCENES,
+    STEERED,
+    STEERED_SCENES,
     Fault,
     Scene,
     draw_scene,
+    draw_steered_scene,
     staged,
 )
 from penstock.sim.plan import RETENTION_MS, draw
@@ -40,6 +43,30 @@ def test_a_scene_takes_the_place_of_some_faults_and_changes_nothing_else(scene: 
         assert [fault for fault in plan if fault.kind == scene.kinds[0]]
         assert not [fault for fault in plan if fault.kind in POWER]
         assert not scene.is_once or sum(fault.kind == scene.kinds[0] for fault in plan) == 1
+
+
+def test_every_steered_scene_is_drawn_in_some_histories() -> None:
+    drawn = [draw_steered_scene(Random(seed)) for seed in range(300)]
+    assert 0 < sum(scene is not None for scene in drawn) < 150
+    assert all(scene in drawn for scene in STEERED_SCENES)
+    assert draw_steered_scene(Random(0), without=STEERED) is None
+
+
+@pytest.mark.parametrize("scene", STEERED_SCENES, ids=lambda scene: scene.kinds[0])
+@pytest.mark.parametrize("is_power_fair", [True, False])
+def test_a_steered_scene_comes_first_and_at_once(scene: Scene, is_power_fair: bool) -> None:
+    first, *others = staged(KILLS, scene, Random(0), is_power_fair=is_power_fair)
+    assert others == list(KILLS[1:])
+    assert first.kind in scene.kinds
+    assert first.at_s == 0.0
+    assert is_power_fair or first.kind not in POWER
+
+
+def test_a_steered_history_is_small() -> None:
+    steered = [plan for plan in map(draw, range(1000)) if any(fault.kind in STEERED for fault in plan.faults)]
+    assert 10 < len(steered) < 80
+    assert all(plan.nodes == 3 and not plan.has_tuner and plan.transactions is None for plan in steered)
+    assert not [fault for seed in range(200) for fault in draw(seed, nodes=1).faults if fault.kind in STEERED]
 
 
 def test_a_lost_disk_is_drawn_only_where_others_have_everything() -> None:

@@ -234,6 +234,10 @@ class ChainChecker:
             if violation.what == HELD:
                 raise
 
+    def forget(self, node: int) -> None:
+        """Check everything on this node again."""
+        self._walked = {known: walked for known, walked in self._walked.items() if known[0] != node}
+
     def _walk(
         self, node: int, name: object, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool
     ) -> None:

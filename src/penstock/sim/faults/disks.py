@@ -33,7 +33,6 @@ class DiskFaults:
     def __init__(self, enemy: Enemy) -> None:
         self._enemy = enemy
         self._cluster = enemy.cluster
-        self._rotten: int | None = None
         self.deeds: dict[str, Deed] = {
             "slow disk": self._slow,
             "failing disk": self._failing,
@@ -140,7 +139,7 @@ class DiskFaults:
 
     async def _rot(self, fault: Fault, random: Random) -> None:
         """While nothing else is wrong, on one machine per history, and until it has caught up again."""
-        if self._rotten is not None or not await self._enemy.wait_for_quiet():
+        if self._enemy.rotten is not None or not await self._enemy.wait_for_quiet():
             return
         number = self._enemy.target(random)
         if number is None:
@@ -152,7 +151,7 @@ class DiskFaults:
             return
         self._enemy.is_alone = True
         self._enemy.take(number)
-        self._rotten = number
+        self._enemy.rotten = number
         self._enemy.eyes.excuse(number)
         path, position = place
         self._enemy.note(fault, f"a bit of {host_of(number)}:{path} at {position} flips, and it is restarted")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.sim.cluster import SimCluster
 from penstock.sim.faults.plan import Fault
+from penstock.sim.judges.history import Place
 
 if TYPE_CHECKING:
     from penstock.sim.faults.ambush import Ambushes
@@ -47,6 +48,26 @@ class Eyes(Protocol):
         ...
 
 
+class Early(Protocol):
+    """A client that writes to a new topic before its leader knows of it."""
+
+    @property
+    def place(self) -> Place: ...
+
+    async def prepare(self) -> None:
+        """Connect, and get a producer id."""
+        ...
+
+    async def create(self) -> bool:
+        """Create the topic; return whether this broker is to lead it."""
+        ...
+
+    async def write(self, after_first: Callable[[], Awaitable[None]]) -> None:
+        """Send several batches one after the other without waiting for answers; await the callback after the first.
+        Then go on until all are acknowledged."""
+        ...
+
+
 class Enemy(Protocol):
     cluster: SimCluster
     ambushes: Ambushes
@@ -59,6 +80,9 @@ class Enemy(Protocol):
     reads: Callable[[int], Awaitable[None]]
     votes: Callable[[str, int, int], Awaitable[None]]
     settles: Callable[[], Awaitable[None]]
+    comes_early: Callable[[int], Early]
+    rotten: int | None
+    """The machine with damaged bits; at most one in a history."""
 
     def note(self, fault: Fault, what: str) -> None: ...
 
@@ -115,6 +139,10 @@ class Enemy(Protocol):
         ...
 
     async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None: ...
+
+    async def wait_closely(self, is_so: Callable[[], bool], at_most_s: float) -> None:
+        """The same, and look again every half a millisecond."""
+        ...
 
     async def wait_for_quiet(self) -> bool:
         """Wait briefly until nothing is wrong and no other fault is active; return whether that came true."""

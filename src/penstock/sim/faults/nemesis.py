@@ -24,11 +24,12 @@ from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.faults.ambush import Ambushes
 from penstock.sim.faults.campaigns import Campaigns
 from penstock.sim.faults.disks import DiskFaults
-from penstock.sim.faults.enemy import Eyes
+from penstock.sim.faults.enemy import Early, Eyes
 from penstock.sim.faults.links import LinkFaults
 from penstock.sim.faults.passing import PassingFaults
 from penstock.sim.faults.plan import LEAP, LISTENING, LOST_DISK, Fault
 from penstock.sim.faults.staged import StagedFaults
+from penstock.sim.faults.steered import SteeredFaults
 
 CLOCK_JUMPS_MS = (500, 5_000, 100_000, 12 * 3_600_000, 5 * 86_400_000)
 """Limit in either direction: less than the retention of records and committed offsets (a week)."""
@@ -39,6 +40,7 @@ QUIET_WITHIN_S = 3.0
 WELL_WITHIN_S = 20.0
 LONGEST_COPYING_S = 60.0
 LOOK_AGAIN_S = 0.1
+CLOSELY_S = 0.0005
 LEADER_CHANCE = 0.4
 CONTROLLER_CHANCE = 0.2
 
@@ -70,6 +72,9 @@ class Nemesis:
         """Restores the initial voters."""
         self.reads: Callable[[int], Awaitable[None]] = _does_nothing
         """Reads everything a broker has, for a moment."""
+        self.comes_early: Callable[[int], Early]
+        """A client for a new topic that this broker will lead; set before the first fault."""
+        self.rotten: int | None = None
         self._has_lost = False
         self.counts: Counter[str] = Counter()
         self._ambushes = self.ambushes = Ambushes(self)
@@ -93,6 +98,7 @@ class Nemesis:
             **self._passing.deeds,
             **self._ambushes.deeds,
             **StagedFaults(self).deeds,
+            **SteeredFaults(self).deeds,
         }
 
     async def run(self, plan: Sequence[Fault]) -> None:
@@ -355,11 +361,17 @@ class Nemesis:
         await self.wait(self.eyes.is_well, WELL_WITHIN_S)
 
     async def wait(self, is_so: Callable[[], bool], at_most_s: float) -> None:
+        await self._wait(is_so, at_most_s, LOOK_AGAIN_S)
+
+    async def wait_closely(self, is_so: Callable[[], bool], at_most_s: float) -> None:
+        await self._wait(is_so, at_most_s, CLOSELY_S)
+
+    async def _wait(self, is_so: Callable[[], bool], at_most_s: float, look_again_s: float) -> None:
         deadline = self._world.loop.time() + at_most_s
         while True:
             if is_so() or self._world.loop.time() >= deadline:
                 return
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(look_again_s)
 
 
 async def _does_nothing(*_: object) -> None:

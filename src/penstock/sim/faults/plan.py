@@ -26,13 +26,26 @@ LATE_FLUSH = "late flush"
 MOVED_MEANWHILE = "moved meanwhile"
 MISREAD = "misread"
 LOST_ANSWER = "lost answer"
+ROT_BELOW_TOMBSTONES = "rot below tombstones"
+EARLY_BATCH = "early batch"
+KILL_IN_SWAP, POWER_CUT_IN_SWAP = "kill in a swap", "power cut in a swap"
 LISTENING = (*AMBUSHES, *INSIDE, ROT_AND_CRASH, COORDINATOR_FALLS)
 """Aimed at actions of brokers."""
-POWER = ("crash", "blackout", "brownout", "fade out", "torn", "failing disk", "power ambush", "power cut inside")
+POWER = (
+    "crash",
+    "blackout",
+    "brownout",
+    "fade out",
+    "torn",
+    "failing disk",
+    "power ambush",
+    "power cut inside",
+    POWER_CUT_IN_SWAP,
+)
 """The power fails, or the disk lies: fair only if every topic is durable."""
 LONE_CRASH = "lone crash"
 """The power of one machine fails while nothing else is wrong: fair also without forced flushes."""
-UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH, LATE_FLUSH, MISREAD)
+UNSOUND = ("bit rot", ROT_AND_CRASH, LOST_DISK, LONE_CRASH, LATE_FLUSH, MISREAD, ROT_BELOW_TOMBSTONES)
 """One machine loses data and needs others that have it."""
 KINDS = (
     "kill",
@@ -118,6 +131,9 @@ class Scene:
     compacted_segment_bytes: int | None = None
     """A topic is compacted, and has many segments."""
     is_once: bool = False
+    is_first: bool = False
+    """In the place of the first fault, and at once: it takes long, and faults that would begin meanwhile are left
+    out."""
 
 
 SCENES = (
@@ -155,11 +171,39 @@ LATER_SCENES = (
 LOST_ANSWER_CHANCE = 0.15
 """The chance of losing the answer of a controller that gives a vote, which is then taken away: from its own random
 stream, in any history."""
+STEERED_SCENES = (
+    # A compacted log is damaged below tombstones that its leader has dropped.
+    Scene(
+        (ROT_BELOW_TOMBSTONES,),
+        {},
+        {"log.cleaner.backoff.ms": "300", "log.flush.offset.checkpoint.interval.ms": "200"},
+        compacted_segment_bytes=2048,
+        is_once=True,
+        is_first=True,
+    ),
+    # The first batches of a producer come while a broker learns that it leads.
+    Scene((EARLY_BATCH,), is_once=True, is_first=True),
+    # A broker ends between the renames that swap a compacted segment in.
+    Scene(
+        (POWER_CUT_IN_SWAP, KILL_IN_SWAP),
+        {},
+        {"log.cleaner.backoff.ms": "300"},
+        compacted_segment_bytes=2048,
+        is_once=True,
+        is_first=True,
+    ),
+)
+"""Each steers the cluster into its situation. Drawn from a random stream of their own, in histories without another
+scene."""
+STEERED_CHANCE = 0.3
 RARE = (LOST_METADATA, LATE_FLUSH)
 """These are not fair in every history, so they are drawn more often where they are."""
 LATER_SCENE_CHANCE = 0.4
+STEERED = tuple(kind for scene in STEERED_SCENES for kind in scene.kinds)
 ALL_KINDS = tuple(
-    dict.fromkeys((*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)), LOST_ANSWER))
+    dict.fromkeys(
+        (*KINDS, *LATER_KINDS, *(scene.kinds[0] for scene in (*SCENES, *LATER_SCENES)), LOST_ANSWER, *STEERED)
+    )
 )
 THEMES = (
     (*AMBUSHES, "power ambush", "slow disk", "isolate"),  # between two steps
@@ -255,6 +299,13 @@ def draw_later_scene(random: Random, *, is_power_fair: bool, without: Sequence[s
     return scene if random.random() < LATER_SCENE_CHANCE else None
 
 
+def draw_steered_scene(random: Random, *, without: Sequence[str] = ()) -> Scene | None:
+    """A steered scene, in some histories."""
+    scenes = [scene for scene in STEERED_SCENES if scene.kinds[0] not in without]
+    scene = random.choice(scenes) if scenes else None
+    return scene if random.random() < STEERED_CHANCE else None
+
+
 def staged(
     faults: Sequence[Fault], scene: Scene, random: Random, *, is_power_fair: bool, without: Sequence[str] = ()
 ) -> tuple[Fault, ...]:
@@ -263,11 +314,15 @@ def staged(
     kinds = [kind for kind in scene.kinds if kind not in unfair]
     if not faults or not kinds:
         return tuple(faults)
-    sure = 0 if scene.is_once and random.random() < 0.5 else random.randrange(len(faults))  # all is well at first
+    is_first = scene.is_first or (scene.is_once and random.random() < 0.5)
+    sure = 0 if is_first else random.randrange(len(faults))  # all is well at first
     chance = 0.0 if scene.is_once else 0.7
-    return tuple(
+    replaced = [
         replace(fault, kind=kinds[0] if fault.number == sure else random.choice(kinds))
         if fault.number == sure or random.random() < chance
         else fault
         for fault in faults
-    )
+    ]
+    if scene.is_first:
+        replaced[0] = replace(replaced[0], at_s=0.0)
+    return tuple(replaced)

@@ -9,7 +9,7 @@ Must not know: clients, checkers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -37,7 +37,6 @@ SPENT_S = 2.5
 MAY_DROP = "penstock.replica.cleaning:_may_drop_tombstones"
 PUT_IN_PLACE = "penstock.replica.cleaning:LogCleaning._put_in_place"
 COPYING_S = 3.0
-CLOSELY_S = 0.0005
 COMPACTED = "keyed"
 MISREAD_S = (0.5, 2.0)
 """Shorter than the wait of a repair before it checks again."""
@@ -149,7 +148,7 @@ class StagedFaults:
                 number = leader.node_id
                 deleted = _deleted(leader, self._cluster.machines[number].disk)
                 kept = _deleted(follower, self._cluster.machines[follower.node_id].disk)
-                await self._wait_closely(lambda: self._has_copied(leader, deleted, kept))
+                await self._enemy.wait_closely(lambda: self._has_copied(leader, deleted, kept), COPYING_S)
                 self._enemy.note(fault, f"{host_of(number)} dies while a replica is added, and another compacts")
                 self._enemy.take(number)
                 self._cluster.kill(number)
@@ -158,12 +157,6 @@ class StagedFaults:
             rewriting.may_go_on.set()
             await told
         await self._leave()
-
-    async def _wait_closely(self, is_so: Callable[[], bool]) -> None:
-        loop = asyncio.get_running_loop()
-        ends_s = loop.time() + COPYING_S
-        while not is_so() and loop.time() < ends_s:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(CLOSELY_S)
 
     def _compacted(self) -> list[Any]:
         living = self._cluster.living.values()
@@ -231,7 +224,7 @@ class StagedFaults:
         network = self._cluster.world.network
         await self._enemy.votes(TAKE, voter, controller)
         told = asyncio.ensure_future(self._enemy.votes(GIVE, voter, way))
-        await self._wait_closely(lambda: self._votes(controller, voter))
+        await self._enemy.wait_closely(lambda: self._votes(controller, voter), COPYING_S)
         network.hang(host_of(way), host_of(controller))
         self._enemy.note(fault, f"{host_of(way)} never gets the answer that {host_of(voter)} may vote")
         await self._enemy.votes(TAKE, voter, controller)

@@ -81,6 +81,7 @@ class Healed:
         """Includes the last incarnation of the recreated topic."""
         return [
             *self._stage.plan.places,
+            *(early.place for early in self._stage.early if early.is_there),
             *(list(self._stage.reborn.lives)[-1:] if self._stage.reborn is not None else ()),
         ]
 

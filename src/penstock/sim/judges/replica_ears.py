@@ -19,6 +19,7 @@ from penstock.sim.checks.chains import ChainChecker, Key
 from penstock.sim.checks.elections import check_elected
 from penstock.sim.checks.leases import LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
+from penstock.sim.checks.starts import StartChecker
 from penstock.sim.checks.unclean import UncleanElection
 from penstock.sim.cluster import SimCluster
 from penstock.sim.judges.history import Place, Violation
@@ -53,6 +54,7 @@ class ReplicaEars:
         self._platters = platters
         self._chains = ChainChecker()
         self._transactions = transactions
+        self._starts = StartChecker(self._chains)
         self._chains.on_committed = self._was_committed
         transactions.markers.catch_up = self._look_at_leaders
         self._leases = LeaseChecker()
@@ -157,12 +159,19 @@ class ReplicaEars:
             leader = max(others.values(), key=lambda one: (one.leader_epoch, one.is_leader))
             if leader.is_leader:
                 self._look_at_chain(leader, leader.high_watermark)  # a new leader commits nothing by becoming leader
+                members = {number: others[number].log for number in leader.isr if number in others}
+                with self._judging.judging():
+                    self._starts.look(leader, key, members, self._brokers.excused)
             for number in leader.isr if leader.is_leader else ():
                 member = others.get(number)
                 if member is not None and member.partition_epoch <= leader.partition_epoch:
                     limit = min(leader.high_watermark, member.log.log_end_offset)
                     disk, is_excused = self._cluster.machines[number].disk, number in self._brokers.excused
                     self._chains.holds(number, member, key, member.log, limit, disk, is_excused=is_excused)
+
+    def look_anew(self, number: int) -> None:
+        """At everything that this node holds."""
+        self._chains.forget(number)
 
     def is_compacted(self, topic_id: bytes, index: int) -> bool:
         """Whether this was so at any time until now."""

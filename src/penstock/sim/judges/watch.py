@@ -88,7 +88,9 @@ class Watch:
             self.failed(Violation("intact data is not taken for damaged", f"{host}: {what}"))
 
     def pardon(self) -> None:
-        """All damage was repaired: from now on no node is excused."""
+        """All damage was repaired: from now on no node is excused, and what was repaired is judged."""
+        for number in self.brokers.excused:
+            self._replica_ears.look_anew(number)
         self.brokers.excused.clear()
 
     def failed(self, error: Exception) -> None:

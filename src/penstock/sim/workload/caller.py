@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -133,6 +133,10 @@ class Caller:
         if node_id not in self._brokers:
             raise BrokerUnreachable(f"unknown broker {node_id}")
         return self._brokers[node_id]
+
+    def bootstrap(self, addresses: Iterable[Address]) -> None:
+        """Ask only these for metadata and other things that any broker knows."""
+        self._bootstrap = list(addresses)
 
     def any_address(self) -> Address:
         return self.random.choice(self._bootstrap)

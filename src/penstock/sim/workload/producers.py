@@ -12,7 +12,7 @@ know a lane accepts any first sequence number.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -106,14 +106,16 @@ class IdempotentLane:
         self._out_of_order = 0
         self.may_be_forgotten = False
         """Whether older batches may be recognised as repeats only by their number, because compaction removed them."""
+        self.between: Callable[[], Awaitable[None]] | None = None
+        """Awaited between two requests that are in flight together; None: they are sent at once."""
         self.is_gone: Callable[[], bool] = lambda: False
         """Whether its topic is gone: unacknowledged batches will never be acknowledged."""
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
         random = self._caller.random
         while not is_over():
-            await self._introduce()
-            batches = [self._batch() for _ in range(1 if self._may_be_unknown() else random.randint(1, MAX_IN_FLIGHT))]
+            await self.introduce()
+            batches = [self.batch() for _ in range(1 if self._may_be_unknown() else random.randint(1, MAX_IN_FLIGHT))]
             await self.deliver(batches)
             await self._caller.pause(pause_s)
             if self._forgotten_after_s is not None and random.random() < SLEEP_CHANCE and not is_over():
@@ -126,7 +128,7 @@ class IdempotentLane:
             return False
         return asyncio.get_running_loop().time() - self._acknowledged_s > self._forgotten_after_s / 4
 
-    async def _introduce(self) -> None:
+    async def introduce(self) -> None:
         while self.producer_id < 0:
             try:
                 answer = await self._caller.ask(
@@ -143,7 +145,7 @@ class IdempotentLane:
                 self._caller.note(error)
                 await self._caller.pause(RETRY_S)
 
-    def _batch(self) -> _Batch:
+    def batch(self) -> _Batch:
         first = self.next_number
         writes = [
             self._history.begin_write(self.place, self.name, number, ACKS_ALL, is_idempotent=True)
@@ -202,14 +204,12 @@ class IdempotentLane:
         connection = await caller.connection(caller.address_of(leader.node_id), self.name)
         timeout_ms = round(caller.patience_s * 700)
         topic_id = caller.id_of(self.place.topic)
-        sent: list[asyncio.Future[Message]] = [
-            connection.send(
-                Api.PRODUCE,
-                _request(self.place, batch.data, ACKS_ALL, timeout_ms, topic_id),
-                has_topic_ids=topic_id is not None,
-            )
-            for batch in batches
-        ]
+        sent: list[asyncio.Future[Message]] = []
+        for batch in batches:
+            if sent and self.between is not None:
+                await self.between()
+            request = _request(self.place, batch.data, ACKS_ALL, timeout_ms, topic_id)
+            sent.append(connection.send(Api.PRODUCE, request, has_topic_ids=topic_id is not None))
         left: list[_Batch] = []
         for batch, future in zip(batches, sent, strict=True):
             try:
