@@ -84,7 +84,7 @@ def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
         lines = cli("transactions", "describe", f"id-{made}").lines
         assert lines[0] == f"Transactional id: id-{made}"
         assert lines[1].startswith("State:            Ongoing for 0.")
-        assert lines[3:] == ["Time-out:         60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
+        assert lines[3:] == ["Timeout:          60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
         told = json.loads(cli("transactions", "describe", "--transactional-id", f"id-{made}", "--json").out)
         assert (told["state"], told["timeout_ms"]) == ("Ongoing", 60_000)
         assert told["partitions"] == [{"topic": made, "partition": 0}]
@@ -219,6 +219,6 @@ def test_the_doctor_names_what_holds_the_last_stable_offset(
         (warning,) = said()
         assert warning["state"] == "warning"
         assert warning["sentence"].startswith(f"id-{made} (producer ")
-        assert f"is Ongoing in {made}-0 for 0." in warning["sentence"]
+        assert f"has been Ongoing in {made}-0 for 0." in warning["sentence"]
         assert f"`penstock transactions abort --transactional-id id-{made}`" in warning["advice"]
         producer.abort_transaction(20)

@@ -120,7 +120,7 @@ def describe(target: Target, transactional_id: str, as_json: bool) -> None:
     click.echo(f"Transactional id: {found.transactional_id}")
     click.echo(f"State:            {found.state}{age}")
     click.echo(f"Producer:         id {found.producer_id}, epoch {found.producer_epoch}")
-    click.echo(f"Timeout: {_timeout(found.timeout_ms)}")
+    click.echo(f"Timeout:          {_timeout(found.timeout_ms)}")
     click.echo(f"Coordinator:      broker {found.coordinator_id}")
     click.echo(f"Partitions:       {', '.join(map(str, found.partitions)) or 'none'}")
 
