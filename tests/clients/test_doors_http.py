@@ -557,7 +557,7 @@ def test_refusals(
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("/topics/there/partitions/0/records?ofset=0", "'ofset': known are offset, timestamp"),
+        ("/topics/there/partitions/0/records?ofset=0", "'ofset': the parameters are offset, timestamp"),
         ("/topics/there/partitions/0/records?offset=0&timestamp=0", "offset and timestamp exclude"),
         ("/topics/there/partitions/0/records?offset=0&offset=1", "offset is given more than once"),
         ("/topics/there/events?offset=0&partition=0&from=latest", "offset and from exclude"),

@@ -15,7 +15,6 @@ from hung_transactions import leave_open
 from penstock.cli.reach.connection import complete_transactional_ids
 from penstock.sdk import BlockingConsumer, BlockingProducer, TopicPartition
 from penstock.testing import Broker
-from prepared_transactions import prepare
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +84,7 @@ def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
         lines = cli("transactions", "describe", f"id-{made}").lines
         assert lines[0] == f"Transactional id: id-{made}"
         assert lines[1].startswith("State:            Ongoing for 0.")
-        assert lines[3:] == ["Timeout:         60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
+        assert lines[3:] == ["Timeout:          60 s", "Coordinator:      broker 1", f"Partitions:       {made}-0"]
         told = json.loads(cli("transactions", "describe", "--transactional-id", f"id-{made}", "--json").out)
         assert (told["state"], told["timeout_ms"]) == ("Ongoing", 60_000)
         assert told["partitions"] == [{"topic": made, "partition": 0}]
@@ -98,32 +97,6 @@ def test_describe(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
         1,
         "penstock: transactional id 'nobody' does not exist; `penstock transactions list` shows all\n",
     )
-
-
-def test_a_transaction_that_is_decided_outside(
-    cli: CommandLine, penstock_broker: Broker, made: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"outside-{made}"
-    with open_transaction(penstock_broker, f"inside-{made}", made) as producer:
-        prepared = prepare(port(penstock_broker), name, made, 1)
-        lines = cli("transactions", "list", "--pattern", f".*-{made}").lines
-        assert [line.split("  ")[-1].strip() for line in lines] == ["STATE", "Ongoing", "Ongoing (two-phase)"]
-        listed = json.loads(cli("transactions", "list", "--json", "--pattern", f".*-{made}").out)
-        assert [one["two_phase"] for one in listed] == [False, True]
-        assert "Timeout:         never (two-phase commit)" in cli("transactions", "describe", name).lines
-        assert json.loads(cli("transactions", "describe", name, "--json").out)["two_phase"] is True
-        hanging = cli("transactions", "find-hanging", "--topic", made, "--max-age", "0s")
-        assert hanging.lines == ["No hanging transactions."]
-        monkeypatch.setattr("penstock.cli.doctor.transactions.LONG_MS", 0)
-        told = [one for one in json.loads(cli("doctor", "--json").out) if name in one["sentence"]]
-        assert [one["state"] for one in told] == ["warning"]
-        assert told[0]["advice"].startswith("It has no timeout (two-phase commit): its application must commit")
-        assert "`penstock pipeline sinks`" in told[0]["advice"]
-        assert f"`penstock transactions abort --transactional-id {name}`" in told[0]["advice"]
-        producer.abort_transaction(20)
-    prepared.end(commit=True)
-    listed = json.loads(cli("transactions", "list", "--json", "--pattern", name).out)
-    assert [one["two_phase"] for one in listed] == [None]
 
 
 def test_transactional_ids_are_completed(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
@@ -246,6 +219,6 @@ def test_the_doctor_names_what_holds_the_last_stable_offset(
         (warning,) = said()
         assert warning["state"] == "warning"
         assert warning["sentence"].startswith(f"id-{made} (producer ")
-        assert f"is Ongoing in {made}-0 for 0." in warning["sentence"]
+        assert f"has been Ongoing in {made}-0 for 0." in warning["sentence"]
         assert f"`penstock transactions abort --transactional-id id-{made}`" in warning["advice"]
         producer.abort_transaction(20)

@@ -87,7 +87,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     write_secrets(path, new_secret(ENTROPY))
     before = read_secrets(path)
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         write_secrets(path, new_secret(ENTROPY))
     assert read_secrets(path) == before
     assert os.listdir(tmp_path) == ["s"]

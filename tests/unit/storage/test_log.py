@@ -263,7 +263,7 @@ def test_replicated_batches_keep_offsets_and_epochs(disk: SimDisk) -> None:
     assert copy is not None
     assert copy.read() == piece.read()
     assert follower.epochs.entries() == leader.epochs.entries()
-    with pytest.raises(StorageError, match="offset 0 after 10"):
+    with pytest.raises(StorageError, match="offset 0 follows 10"):
         follower.append_replicated(piece.read(), NOW_MS)
 
 

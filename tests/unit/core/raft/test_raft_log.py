@@ -132,7 +132,7 @@ def test_a_configuration_survives_its_bytes() -> None:
     for configuration in (NOBODY, Configuration((3, 1)), Configuration((1, 2), (7, 5))):
         assert Configuration.decode(configuration.encode()) == configuration
     assert Configuration((3, 1)).voters == (1, 3)
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match="listed twice"):
         Configuration((1, 2), (2,))
 
 

@@ -113,7 +113,7 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
         ("bootstrapservers", "a", r"'bootstrapservers' is not known .*: did you mean 'kafka\.bootstrap\.servers'"),
         ("bootstrap.servers", "a", r"'bootstrap.servers' is not known .*: did you mean 'kafka\.bootstrap\.servers'"),
         ("kafka.bootstrap.server", "a", r"is not a producer setting .*: did you mean 'kafka\.bootstrap\.servers'"),
-        ("nonsense", "1", r"'nonsense' is not known .* there are topic, "),
+        ("nonsense", "1", r"'nonsense' is not known .* the options are topic, "),
         (
             "kafka.batch.sise",
             "1",

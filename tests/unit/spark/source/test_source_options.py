@@ -173,7 +173,7 @@ def test_where_it_begins_the_first_that_is_given_counts() -> None:
         ({"group_id": "x"}, "'group_id' is not known .*: did you mean 'groupId'"),
         ({"sasl.mechanism": "PLAIN"}, "'sasl.mechanism' is not known .*: did you mean 'kafka.sasl.mechanism'"),
         ({"auto.offset.reset": "latest"}, "'auto.offset.reset' is not supported: use the option 'startingOffsets'"),
-        ({"zzz": "x"}, "option 'zzz' is not known to the penstock source: there are assign, "),
+        ({"zzz": "x"}, "option 'zzz' is not known to the penstock source: the options are assign, "),
         ({"kafka.auto.offset.reset": "latest"}, "'kafka.auto.offset.reset' is not supported: use .*'startingOffsets'"),
         ({"kafka.key.deserializer": "x"}, "'kafka.key.deserializer' is not supported: keys are binary"),
         ({"kafka.enable.auto.commit": "true"}, "'kafka.enable.auto.commit' is not supported"),

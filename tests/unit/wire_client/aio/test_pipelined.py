@@ -65,11 +65,11 @@ async def test_each_request_gets_its_answer_in_whatever_pieces_it_comes(seed: in
     ("data", "sentence"),
     [
         (answered(1, b""), "the broker answered request 1 out of order"),
-        ((3).to_bytes(4, "big"), "the broker's answer is not Kafka's protocol: frame of 3 bytes"),
-        (b"\xff\xff\xff\xff", "the broker's answer is not Kafka's protocol: frame of -1 bytes"),
+        ((3).to_bytes(4, "big"), "the broker's answer is not Kafka's protocol: invalid frame size: 3 bytes"),
+        (b"\xff\xff\xff\xff", "the broker's answer is not Kafka's protocol: invalid frame size: -1 bytes"),
         (
             (MAX_FRAME_BYTES + 1).to_bytes(4, "big"),
-            f"the broker's answer is not Kafka's protocol: frame of {MAX_FRAME_BYTES + 1} bytes",
+            f"the broker's answer is not Kafka's protocol: invalid frame size: {MAX_FRAME_BYTES + 1} bytes",
         ),
     ],
 )

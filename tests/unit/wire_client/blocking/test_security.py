@@ -109,7 +109,7 @@ PLAIN_MODULE = "a.PlainLoginModule required "
         ({**PLAIN, "sasl.mechanisms": "SCRAM-SHA-256"}, "contradict"),
         (PLAIN, "needs a user name and a password"),
         ({**PLAIN, "sasl.username": "u"}, "needs a user name and a password"),
-        ({**PLAIN, "sasl.jaas.config": SCRAM}, "for ScramLoginModule, and sasl.mechanism is PLAIN"),
+        ({**PLAIN, "sasl.jaas.config": SCRAM}, "for ScramLoginModule, but sasl.mechanism is PLAIN"),
         ({**PLAIN, "sasl.jaas.config": "com.sun.Krb5LoginModule required;"}, "'Krb5LoginModule', which is not"),
         ({**PLAIN, "sasl.jaas.config": PLAIN_MODULE + 'username="u" password="p"'}, "must have the form"),
         ({**PLAIN, "sasl.jaas.config": PLAIN_MODULE + 'username="u" password="p;'}, "its quotes"),
