@@ -68,7 +68,7 @@ def decode(data: Buffer, offset: int, aborted: Iterable[Aborted], limits: Limits
         if len(view) - at < header.size_bytes:
             break  # cut off by max_bytes
         if header.is_control:
-            hidden.marker(header.producer_id)
+            hidden.marker(header.base_offset, header.producer_id)
         elif not hidden.hides(header.base_offset, header.producer_id, header.is_transactional):
             try:
                 for size, record in _records(header, view[at + HEADER_SIZE : at + header.size_bytes], offset):
@@ -100,9 +100,14 @@ class _Hidden:
         self._open: dict[int, None] = {}
 
     def hides(self, base_offset: int, producer_id: int, is_transactional: bool) -> bool:
-        while self._waiting and self._waiting[-1].first_offset <= base_offset:
-            self._open[self._waiting.pop().producer_id] = None
+        self._reach(base_offset)
         return is_transactional and producer_id in self._open
 
-    def marker(self, producer_id: int) -> None:
+    def marker(self, base_offset: int, producer_id: int) -> None:
+        # A fetch may begin behind the records of an aborted transaction, with its marker.
+        self._reach(base_offset)
         self._open.pop(producer_id, None)
+
+    def _reach(self, base_offset: int) -> None:
+        while self._waiting and self._waiting[-1].first_offset <= base_offset:
+            self._open[self._waiting.pop().producer_id] = None

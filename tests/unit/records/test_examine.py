@@ -190,6 +190,11 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
     assert [one.offset for one in decoded.records] == [1, 3]
     assert decoded.next_offset == 5
 
+    # A fetch that begins with the marker of an aborted transaction does not hide what its producer commits later.
+    behind = of(1, 2, 0x30) + of(1, 3, 0x10) + of(1, 4, 0x30)
+    decoded = decoding.decode(behind, 2, [Aborted(0, 1)])
+    assert [one.offset for one in decoded.records] == [3]
+
 
 def test_what_is_little_is_decoded_in_place() -> None:
     few = packed(0, [Record(b"k", b"v", (), NOW_MS)] * 10)
