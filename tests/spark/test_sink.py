@@ -148,7 +148,7 @@ def test_a_task_that_is_run_again_may_write_again_and_loses_nothing(spark: Spark
     ("options", "columns", "sentence"),
     [
         ({}, ["value"], "no column 'topic': set the option 'topic'"),
-        ({"topic": "t", "delivery": "exactly_once"}, ["value"], "the sink does not write in transactions yet"),
+        ({"topic": "t", "deliveryGuarantee": "exactly-once"}, ["value"], "which is for streaming queries"),
         ({}, ["value", "topic"], "column topic is null in row 0"),
     ],
 )

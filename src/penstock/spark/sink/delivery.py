@@ -4,20 +4,10 @@ Spark runs a slice (one task of one batch) until one attempt succeeds, and after
 batch. A `SliceWriter` is one attempt: `begin` tells whether the rows are needed, `write` takes closed batches, `finish`
 returns when they are in the log, `abandon` gives up. The sink only encodes.
 
-    at_least_once   `AtLeastOnce`. The producer id is exclusive, so a batch that is sent again after a lost answer is
+    at-least-once   `AtLeastOnce`. The producer id is exclusive, so a batch that is sent again after a lost answer is
                     stored once. Rows of a repeated attempt are stored again.
-
-    exactly_once    Not offered: it needs brokers with transactions. It will be a second class here, with this protocol
-                    of standard Kafka requests. q is the query's id, E the batch's, p the task's partition.
-        begin       InitProducerId(transactional.id = "q-p"): older attempts are fenced and their transactions aborted
-                    (CONCURRENT_TRANSACTIONS: wait). OffsetFetch(group "spark-sink-q", marker partition p,
-                    require_stable): more than E means that the slice is in the log, so `begin` is False.
-        write       AddPartitionsToTxn for each new partition, then Produce; batches are stamped as transactional.
-        finish      AddOffsetsToTxn, TxnOffsetCommit(marker partition p -> E + 1), EndTxn(commit). Rows and marker
-                    become visible together, so an attempt may die anywhere. Without rows nothing is sent.
-        abandon     EndTxn(abort), or nothing: the next `begin` aborts.
-        needs       the same slice for the same (E, p) when a batch is repeated: splits of the source are a pure
-                    function of its offsets. Ids have the query's id, not a name: a new checkpoint begins at batch 0.
+    exactly-once    `sink.exactly_once.ExactlyOnce`. The rows are in a transaction that the driver commits
+                    (`sink.deciding`).
 
 Must not know: Arrow, options except the delivery and the producer's.
 """
@@ -38,9 +28,11 @@ from penstock.spark.sink.producing import DeliveryFailed, TaskProducer
 from penstock.spark.worker import cluster_for
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
+from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.metadata import metadata_request
+from penstock.wire_client.requests.producing_transactions import OpenTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +48,18 @@ class Slice(NamedTuple):
     query_id: str | None
     batch_id: int | None
     partition_id: int
+    run_id: str | None = None
+    """The run of the query; a restart begins another."""
+
+
+class Finished(NamedTuple):
+    """What a successful attempt has in the log."""
+
+    partitions: tuple[PartitionWritten, ...]
+    transaction: OpenTransaction | None = None
+    """The transaction with the rows, for the driver to end."""
+    is_repeat: bool = False
+    """The batch is decided: the rows were dropped, because those of an earlier attempt count."""
 
 
 class SliceWriter(Protocol):
@@ -72,7 +76,7 @@ class SliceWriter(Protocol):
 
     def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None: ...
 
-    def finish(self) -> list[PartitionWritten]: ...
+    def finish(self) -> Finished: ...
 
     def abandon(self) -> None: ...
 
@@ -100,6 +104,7 @@ class AtLeastOnce:
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
         self._cluster = cluster_for(options.cluster)
+        self._destinations = Destinations(self._cluster, options.cluster)
         self._producer = TaskProducer(self._cluster, options.producer, _identities.take(options.cluster))
 
     def begin(self, slice_: Slice) -> bool:
@@ -108,6 +113,32 @@ class AtLeastOnce:
     @property
     def batch_size_bytes(self) -> int:
         return self._producer.batch_size_bytes
+
+    def partition_count(self, topic: str) -> int:
+        return self._destinations.partition_count(topic)
+
+    def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
+        self._producer.send(topic, partition, data, record_count)
+
+    def finish(self) -> Finished:
+        self._producer.flush()
+        self._producer.close()
+        _identities.keep(self._options.cluster, self._producer.identity)
+        return Finished(tuple(self._producer.written()))
+
+    def abandon(self) -> None:
+        written = list(self._producer.written())
+        self._producer.close()
+        if written:
+            logger.warning("an attempt gives up; the records that it has written stay: %s", describe(written))
+
+
+class Destinations:
+    """The topics that rows go to."""
+
+    def __init__(self, cluster: BlockingCluster, reach: ClusterOptions) -> None:
+        self._cluster = cluster
+        self._reach = reach
 
     def partition_count(self, topic: str) -> int:
         """Raises ApiError, WireClientError, DeliveryFailed. The broker may create a topic that does not exist."""
@@ -126,7 +157,7 @@ class AtLeastOnce:
 
     def _ask_for_creation(self, topic: str) -> None:
         """Requests the topic's metadata, as Kafka's producer does. The answer does not tell if it will be created."""
-        reach = self._options.cluster
+        reach = self._reach
         request = metadata_request([topic], create=True)
         failure = WireClientError("no broker address was given")
         for address in reach.bootstrap:
@@ -137,21 +168,6 @@ class AtLeastOnce:
             except WireClientError as error:
                 failure = error
         raise failure
-
-    def write(self, topic: str, partition: int, data: bytearray, record_count: int) -> None:
-        self._producer.send(topic, partition, data, record_count)
-
-    def finish(self) -> list[PartitionWritten]:
-        self._producer.flush()
-        self._producer.close()
-        _identities.keep(self._options.cluster, self._producer.identity)
-        return list(self._producer.written())
-
-    def abandon(self) -> None:
-        written = list(self._producer.written())
-        self._producer.close()
-        if written:
-            logger.warning("an attempt gives up; the records that it has written stay: %s", describe(written))
 
 
 def describe(written: Iterable[PartitionWritten]) -> str:

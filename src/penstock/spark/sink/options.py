@@ -5,7 +5,7 @@ option that does not apply to this producer has no effect. Options of the source
 both, for example the OPTIONS of a temporary view, which Spark passes to readers and writers. (Spark does not pass those
 of CREATE TABLE to Python sources and sinks.) Must not know: Spark except its types, connections.
 
-Beyond Spark's own: the column `timestamp`, the option `delivery`, and a default for `kafka.bootstrap.servers`.
+Beyond Spark's own: the column `timestamp`, the option `deliveryGuarantee`, and a default for `kafka.bootstrap.servers`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from penstock.spark.source.options import KNOWN
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-AT_LEAST_ONCE: Final = "at_least_once"
-EXACTLY_ONCE: Final = "exactly_once"
+AT_LEAST_ONCE: Final = "at-least-once"
+EXACTLY_ONCE: Final = "exactly-once"
 
-OWN = ("topic", "includeHeaders", "delivery")
+OWN = ("topic", "includeHeaders", "deliveryGuarantee")
 ACKS_ALL = -1
 MAX_IN_FLIGHT = 5  # the number of batches that a broker remembers per producer
 LEVELS = {GZIP: (1, 9), LZ4: (1, 17), ZSTD: (-131072, 22)}
@@ -45,6 +45,8 @@ SETTINGS = frozenset(
         "partitioner.ignore.keys",
         "request.timeout.ms",
         "retry.backoff.ms",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
     ]
 ) | {f"compression.{NAMES[codec]}.level" for codec in LEVELS}
 REFUSED_SETTINGS = {
@@ -52,7 +54,7 @@ REFUSED_SETTINGS = {
     "value.serializer": "values are written unchanged: convert them to binary or string with DataFrame operations",
     "interceptor.classes": "there is no Java in the writer",
     "partitioner.class": "there is no Java in the writer; give the rows a column 'partition'",
-    "transactional.id": "the sink does not write in transactions yet",
+    "transactional.id": "the sink names its transactions itself; set the option 'deliveryGuarantee' to 'exactly-once'",
 }
 # Tuning settings of Kafka's Java producer and librdkafka that do not apply to this producer.
 WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
@@ -63,8 +65,6 @@ WITHOUT_EFFECT = OF_ANY_CLIENT_WITHOUT_EFFECT | frozenset(
         "partitioner.adaptive.partitioning.enable",
         "partitioner.availability.timeout.ms",
         "retries",
-        "transaction.timeout.ms",
-        "transaction.two.phase.commit.enable",
     ]
 )
 OF_THE_SINK = KnownOptions(
@@ -95,9 +95,18 @@ class ProducerOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionOptions:
+    timeout_ms: int | None = None
+    """Without two-phase commit. None: the longest that the cluster allows."""
+    is_two_phase_allowed: bool = True
+    """Two-phase commit is used where the cluster offers it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkOptions:
     cluster: ClusterOptions
     producer: ProducerOptions
+    transaction: TransactionOptions = TransactionOptions()
     topic: str | None = None
     """The topic of all rows, whatever their column topic has. None: the column decides."""
     delivery: str = AT_LEAST_ONCE
@@ -118,24 +127,34 @@ class SinkOptions:
         topic = texts.get("topic")
         if topic is not None and not topic.strip():
             raise InvalidOption("option 'topic' is empty: name a topic, or leave it out and give rows a column 'topic'")
+        delivery, producer = _delivery(texts), _producer_options(texts)
+        if delivery == EXACTLY_ONCE and not producer.is_idempotent:
+            raise InvalidOption(
+                f"option 'deliveryGuarantee' is '{EXACTLY_ONCE}', which needs kafka.acks=all and "
+                "kafka.enable.idempotence=true: leave both options out, they are the defaults"
+            )
         return cls(
             cluster=cluster_options(texts),
-            producer=_producer_options(texts),
+            producer=producer,
+            transaction=_transaction_options(texts),
             topic=None if topic is None else topic.strip(),
-            delivery=_delivery(texts),
+            delivery=delivery,
         )
 
 
 def _delivery(texts: Mapping[str, str]) -> str:
-    delivery = texts.get("delivery", AT_LEAST_ONCE).strip().lower()
-    if delivery == EXACTLY_ONCE:
-        raise InvalidOption(
-            f"option 'delivery' is '{EXACTLY_ONCE}': the sink does not write in transactions yet, so a repeated task "
-            f"may write its rows again; write '{AT_LEAST_ONCE}', which is the default"
-        )
-    if delivery != AT_LEAST_ONCE:
-        raise InvalidOption(f"option 'delivery' is '{delivery}': write '{AT_LEAST_ONCE}'")
+    delivery = texts.get("deliveryguarantee", AT_LEAST_ONCE).strip().lower().replace("_", "-")
+    if delivery not in (AT_LEAST_ONCE, EXACTLY_ONCE):
+        raise InvalidOption(f"option 'deliveryGuarantee' is '{delivery}': write '{AT_LEAST_ONCE}' or '{EXACTLY_ONCE}'")
     return delivery
+
+
+def _transaction_options(texts: Mapping[str, str]) -> TransactionOptions:
+    two_phase, timeout = "kafka.transaction.two.phase.commit.enable", "transaction.timeout.ms"
+    return TransactionOptions(
+        timeout_ms=_number(texts, timeout, 0, 1) if f"kafka.{timeout}" in texts else None,
+        is_two_phase_allowed=to_flag(two_phase, texts.get(two_phase, "true")),
+    )
 
 
 def _producer_options(texts: Mapping[str, str]) -> ProducerOptions:

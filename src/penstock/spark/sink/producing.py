@@ -5,7 +5,10 @@ of a partition. With idempotence each batch has a producer id and a sequence num
 a lost answer is stored once. Tasks reuse the id (`ProducerIdentity`): a broker remembers each id for a day, and a query
 may run a million tasks in that time. `spark.lanes` keeps the order.
 
-Must not know: rows, Spark, what a task may repeat (`sink.delivery`).
+In a transaction (`WriterTransaction`) the identity is the transaction's. A lost sequence number cannot be mended by a
+new epoch there: the task fails, and its transaction is aborted.
+
+Must not know: rows, Spark, what a task may repeat (`sink.delivery`), how a transaction begins and ends.
 Invariants: `unsent` of a failed lane is not touched; batches held are bounded by `memory_bytes`, plus one.
 """
 
@@ -23,8 +26,10 @@ from penstock.spark.sink.options import ProducerOptions
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.blocking.transactions import Transactions
 from penstock.wire_client.requests.errors import error_code
 from penstock.wire_client.requests.produce import LOST_PLACE, TOO_LARGE, produce_request, read_produced
+from penstock.wire_client.requests.producing_transactions import OpenTransaction
 from penstock.wire_client.requests.retriable import LOST, Again, may
 
 NO_EPOCH = -1
@@ -36,10 +41,17 @@ class DeliveryFailed(PenstockError):
 
 class TaskProducer:
     def __init__(
-        self, cluster: BlockingCluster, options: ProducerOptions, identity: ProducerIdentity | None = None
+        self,
+        cluster: BlockingCluster,
+        options: ProducerOptions,
+        identity: ProducerIdentity | None = None,
+        transaction: OpenTransaction | None = None,
     ) -> None:
         self._cluster = cluster
         self._options = options
+        self._transaction = transaction
+        if transaction is not None:
+            identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
         self.identity = identity
         """None: requested with the first batch. It may be passed on only after `flush`."""
         self._lanes: dict[tuple[str, int], Lane] = {}
@@ -95,6 +107,8 @@ class TaskProducer:
             return Lane(tp, NO_EPOCH, NO_SEQUENCE)
         if self.identity is None:
             self.identity = ProducerIdentity(*self._cluster.init_producer_id())
+        if self._transaction is not None:
+            Transactions(self._cluster).add_partitions(self._transaction, [tp])
         return Lane(tp, *self.identity.places.get(tp, (self.identity.epoch, 0)))
 
     def _number(self, lane: Lane, batch: Batch) -> None:
@@ -104,7 +118,7 @@ class TaskProducer:
 
     def _stamp(self, lane: Lane, batch: Batch) -> None:
         producer_id = NO_PRODUCER_ID if self.identity is None else self.identity.producer_id
-        stamp(batch.data, producer_id, lane.epoch, batch.sequence)
+        stamp(batch.data, producer_id, lane.epoch, batch.sequence, transactional=self._transaction is not None)
 
     def _renumber(self, lane: Lane) -> None:
         """Starts a new epoch at sequence number 0 for unacknowledged batches: the broker lost its place (KIP-360)."""
@@ -151,11 +165,14 @@ class TaskProducer:
         taken = broker.take(self._options.max_request_bytes)
         broker.in_flight.append(taken)
         batches = ((lane.tp, batch.data) for lane, batch in taken)
-        request = produce_request(batches, self._options.acks, self._options.request_timeout_ms)
+        of = self._transaction
+        transactional_id = None if of is None else of.transactional_id
+        request = produce_request(batches, self._options.acks, self._options.request_timeout_ms, transactional_id)
         try:
             if broker.connection is None:
                 broker.connection = self._cluster.lease(broker.node_id)
-            broker.connection.send(Api.PRODUCE, request)
+            newest = broker.connection.newest(Api.PRODUCE, None if of is None else of.newest(Api.PRODUCE))
+            broker.connection.send(Api.PRODUCE, request, version=newest)
         except LOST as error:
             self._lose(broker, str(error))
 
@@ -222,6 +239,8 @@ class TaskProducer:
         elif code in LOST_PLACE and self._options.is_idempotent:
             # Expected after a failed batch. But the first batch was the next in sequence.
             lane.needs_new_epoch = lane.needs_new_epoch or not lane.failed
+            if lane.needs_new_epoch and self._transaction is not None:
+                raise DeliveryFailed(_refusal(lane, batch, code))
             lane.failed.append(batch)
             self._pause(lane)
         elif may(Again.DELIVER, code):

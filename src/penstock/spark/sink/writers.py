@@ -1,12 +1,13 @@
 """The sink: `write.format("penstock")` and `writeStream.format("penstock")` write Spark's rows to topics.
 
 A writer is created on the driver, where options and columns are checked, and pickled to the workers, where `write` runs
-once for each task. A task returns `TaskWritten`. `commit` and `abort` on the driver only log it: rows are in the log
-when their task ends, and stay there. Must not know: how rows are delivered (`sink.delivery`).
+once for each task. A task returns `TaskWritten`. Must not know: how rows are delivered (`sink.delivery`), what a driver
+decides (`sink.deciding`).
 
-Spark creates a new writer for each commit, and also calls `abort` after `commit` raised. So neither may have an effect,
-with one exception: the `commit` of a batch write raises the tasks' errors about bad rows, so that Spark does not repeat
-the tasks.
+At least once, `commit` and `abort` on the driver only log: rows are in the log when their task ends, and stay there.
+But the `commit` of a batch write raises the tasks' errors about bad rows, so that Spark does not repeat the tasks.
+Exactly once, `commit` decides. Spark creates a new writer for each commit, in any process, and also calls `abort` after
+`commit` raised.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from penstock.spark.encode.closed import ClosedBatch
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.sink.delivery import AtLeastOnce, Slice, SliceWriter, describe
 from penstock.spark.sink.lanes import PartitionWritten
-from penstock.spark.sink.options import SinkOptions, check_columns
+from penstock.spark.sink.options import EXACTLY_ONCE, SinkOptions, check_columns
 from penstock.spark.worker import spare_the_heap
+from penstock.wire_client.requests.producing_transactions import OpenTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from penstock.spark.sink.deciding import Decider
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ RecordBatch = Any  # pyarrow has no types
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+JOB_GROUP = "spark.jobGroup.id"
+"""The run's id: Spark gives each run of a streaming query a job group of its own."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,9 @@ class TaskWritten(WriterCommitMessage):
     partitions: tuple[PartitionWritten, ...]
     is_repeat: bool = False
     """Nothing was written, because an earlier attempt had written the rows."""
+    query_id: str | None = None
+    transaction: OpenTransaction | None = None
+    """Exactly once: the transaction with the rows. It is open until the driver ends it."""
 
     @property
     def records(self) -> int:
@@ -62,12 +71,19 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Raises InvalidOption, UnsupportedClientSetting."""
     if overwrite:
         raise InvalidOption('mode "overwrite": a topic is only ever appended to; write with .mode("append")')
-    return _BatchWriter(_checked(options, schema))
+    checked = _checked(options, schema)
+    if checked.delivery == EXACTLY_ONCE:
+        raise InvalidOption(
+            f"option 'deliveryGuarantee' is '{EXACTLY_ONCE}', which is for streaming queries: use writeStream, with "
+            ".trigger(availableNow=True) to write what is there, or leave the option out"
+        )
+    return _BatchWriter(checked)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
     """`overwrite` means output mode complete: each result is appended as a whole, as by Spark's Kafka sink."""
-    return _StreamWriter(_checked(options, schema))
+    checked = _checked(options, schema)
+    return _ExactlyOnceWriter(checked) if checked.delivery == EXACTLY_ONCE else _StreamWriter(checked)
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
@@ -118,6 +134,39 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         _warn_of_rest(f"batch {batchId}", messages)
 
 
+class _ExactlyOnceWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten:
+        from penstock.spark.sink.exactly_once import ExactlyOnce
+
+        return write_slice(ExactlyOnce(self._options), self._options, current_slice(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Raises NotOpen, DecidedButAborted, ApiError, WireClientError: then Spark calls `abort`."""
+        written = [message for message in messages if isinstance(message, TaskWritten)]
+        transactions = [message.transaction for message in written if message.transaction is not None]
+        # A batch without rows has no transactions, and needs no decision.
+        if transactions or any(message.is_repeat for message in written):
+            self._decider(written).commit(batchId, transactions)
+        logger.info("batch %d committed: %s", batchId, describe(totals(messages)))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Raises ApiError, WireClientError."""
+        written = [message for message in messages if isinstance(message, TaskWritten)]
+        if written:
+            transactions = [message.transaction for message in written if message.transaction is not None]
+            self._decider(written).abort(batchId, transactions)
+
+    def _decider(self, written: Sequence[TaskWritten]) -> Decider:
+        from penstock.spark.sink.deciding import decider_for
+
+        query_id = written[0].query_id
+        assert query_id is not None, "tasks outside of a streaming query have failed"
+        return decider_for(self._options.cluster, query_id)
+
+
 def _warn_of_rest(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Warns of rows that tasks wrote before another task failed: they stay, and a repetition writes them again."""
     written = totals(messages)
@@ -150,7 +199,12 @@ def current_slice() -> Slice:
     if context is None:
         return Slice(None, None, 0)
     batch_id = context.getLocalProperty(BATCH_ID)
-    return Slice(context.getLocalProperty(QUERY_ID), None if batch_id is None else int(batch_id), context.partitionId())
+    return Slice(
+        context.getLocalProperty(QUERY_ID),
+        None if batch_id is None else int(batch_id),
+        context.partitionId(),
+        context.getLocalProperty(JOB_GROUP),
+    )
 
 
 def write_slice(
@@ -161,11 +215,11 @@ def write_slice(
         if not writer.begin(slice_):
             for _ in batches:
                 pass  # Spark requires that all rows are consumed
-            return TaskWritten((), is_repeat=True)
+            return TaskWritten((), is_repeat=True, query_id=slice_.query_id)
         _encode(writer, options, slice_, batches)
-        written = TaskWritten(tuple(writer.finish()))
+        done = writer.finish()
         spare_the_heap("write")
-        return written
+        return TaskWritten(done.partitions, done.is_repeat, slice_.query_id, done.transaction)
     except BaseException:
         writer.abandon()
         raise

@@ -67,7 +67,7 @@ OTHERS = (
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
 OF_TABLES = "for a catalog table give the options by WITH (...): Spark does not pass the table's own options"
 # Options of the sink: one set of options can serve both.
-OF_THE_SINK = frozenset(("topic", "delivery"))
+OF_THE_SINK = frozenset(("topic", "deliveryguarantee"))
 SETTINGS = frozenset(
     ["bootstrap.servers", "client.id", "fetch.max.bytes", "group.id", "isolation.level", "max.partition.fetch.bytes"]
 )

@@ -13,7 +13,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
@@ -62,7 +63,7 @@ from penstock.wire_client.requests.metadata import (
 )
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, list_offsets_request
 from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
-from penstock.wire_client.requests.retriable import LOST
+from penstock.wire_client.requests.retriable import LOST, Again, may
 from penstock.wire_client.requests.sentences import (
     no_leader,
     no_such_partition,
@@ -83,7 +84,20 @@ UNKNOWN_TOPIC_GRACE_S = 1.0
 # The share of a call's time for an unknown host name: it may belong to a broker that is being started.
 UNKNOWN_HOST_SHARE = 0.1
 MAX_IDLE = 4
+MAX_TOGETHER = 50
 MAX_KEPT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Question(Generic[R, T]):
+    """What coordinators of transactional ids are asked."""
+
+    key: Api
+    kind: type[R]
+    read: Callable[[str, R], T]
+    """Extracts the result of an id, or raises ApiError. Errors that may pass are retried."""
+    cap: int | None = None
+    """The last version that may be used."""
 
 
 class BlockingCluster:
@@ -217,9 +231,11 @@ class BlockingCluster:
         """The committed offsets. Partitions without one are left out. Raises ApiError."""
         return {tp: found.offset for tp, found in self.commits_of(group, partitions).items()}
 
-    def commits_of(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets with their metadata."""
-        request = committed_request(group, partitions)
+    def commits_of(
+        self, group: str, partitions: Iterable[TopicPartition], *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets with their metadata. `require_stable`: waits for transactions that commit offsets."""
+        request = committed_request(group, partitions, require_stable=require_stable)
         if not request.topics:
             return {}
 
@@ -227,7 +243,7 @@ class BlockingCluster:
             answer = connection.call(Api.OFFSET_FETCH, request, OffsetFetchResponse, timeout_s)
             return read_committed(group, answer)
 
-        return self._with_coordinator(group, ask)
+        return self.at_coordinator(CoordinatorKey(GROUP_KEY, group), ask)
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Commits without being a member. A group accepts that only while it has no members. Raises ApiError."""
@@ -237,7 +253,7 @@ class BlockingCluster:
             check_commit(group, connection.call(Api.OFFSET_COMMIT, request, OffsetCommitResponse, timeout_s))
 
         if request.topics:
-            self._with_coordinator(group, ask)
+            self.at_coordinator(CoordinatorKey(GROUP_KEY, group), ask)
 
     def init_producer_id(self) -> tuple[int, int]:
         """A new producer id and its epoch. Raises ApiError."""
@@ -257,7 +273,7 @@ class BlockingCluster:
         def ask(connection: BlockingConnection, timeout_s: float) -> T:
             return read(connection.call(key, request, kind, timeout_s), self._coordinators[coordinated])
 
-        return self._at_coordinator(coordinated, ask)
+        return self.at_coordinator(coordinated, ask)
 
     def _coordinator(self, key: CoordinatorKey, deadline: float) -> int:
         node_id = self._coordinators.get(key)
@@ -269,11 +285,10 @@ class BlockingCluster:
                 self._metadata([], deadline)
         return node_id
 
-    def _with_coordinator(self, group: str, ask: Callable[[BlockingConnection, float], T]) -> T:
-        return self._at_coordinator(CoordinatorKey(GROUP_KEY, group), ask)
+    def at_coordinator(self, key: CoordinatorKey, ask: Callable[[BlockingConnection, float], T]) -> T:
+        """Calls `ask` with a connection to the coordinator and a timeout; again after errors that may pass."""
 
-    def _at_coordinator(self, key: CoordinatorKey, ask: Callable[[BlockingConnection, float], T]) -> T:
-        def at_coordinator(deadline: float) -> T:
+        def attempt(deadline: float) -> T:
             try:
                 return ask(self.connection(self._coordinator(key, deadline), "control"), _left(deadline))
             except LOST:
@@ -284,7 +299,71 @@ class BlockingCluster:
                 self._coordinators.pop(key, None)
                 raise
 
-        return self._until_done(at_coordinator)
+        return self._until_done(attempt)
+
+    def coordinator_of(self, transactional_id: str) -> int:
+        """The node id of the coordinator."""
+        return self._until_done(
+            lambda deadline: self._coordinator(CoordinatorKey(TRANSACTION_KEY, transactional_id), deadline)
+        )
+
+    def ask_coordinators(self, asked: Mapping[str, Message], question: Question[R, T]) -> dict[str, T]:
+        """Asks the coordinators of several transactional ids. Requests to the same broker are sent together."""
+        found: dict[str, T] = {}
+
+        def ask(deadline: float) -> dict[str, T]:
+            by_node: dict[int, list[str]] = {}
+            for name in asked:
+                if name not in found:
+                    node_id = self._coordinator(CoordinatorKey(TRANSACTION_KEY, name), deadline)
+                    by_node.setdefault(node_id, []).append(name)
+            refused: ApiError | None = None
+            for node_id, names in by_node.items():
+                for at in range(0, len(names), MAX_TOGETHER):
+                    some = names[at : at + MAX_TOGETHER]
+                    try:
+                        wanted = {name: asked[name] for name in some}
+                        refused = self._ask_together(node_id, wanted, question, found, deadline) or refused
+                    except LOST:
+                        self._brokers.pop(node_id, None)
+                        for name in names:
+                            self._coordinators.pop(CoordinatorKey(TRANSACTION_KEY, name), None)
+                        raise
+            if refused is not None:
+                raise refused
+            return found
+
+        return self._until_done(ask) if asked else {}
+
+    def _ask_together(
+        self,
+        node_id: int,
+        asked: Mapping[str, Message],
+        question: Question[R, T],
+        found: dict[str, T],
+        deadline: float,
+    ) -> ApiError | None:
+        """One round of `ask_coordinators` at one broker. Returns an error that may pass. Raises other errors."""
+        connection = self.connection(node_id, "control")
+        version = connection.newest(question.key, question.cap)
+        for request in asked.values():
+            connection.send(question.key, request, version=version)
+        passing: ApiError | None = None
+        final: ApiError | None = None
+        # All answers are received before any is read: an error must not leave some behind on the shared connection.
+        answers = [connection.receive(question.kind, _left(deadline)) for _ in asked]
+        for name, answer in zip(asked, answers, strict=True):
+            try:
+                found[name] = question.read(name, answer)
+            except ApiError as error:
+                self._coordinators.pop(CoordinatorKey(TRANSACTION_KEY, name), None)
+                if may(Again.ASK, error.code):
+                    passing = error
+                else:
+                    final = final or error
+        if final is not None:
+            raise final
+        return passing
 
     # -- asking ---------------------------------------------------------------------------
 
@@ -298,13 +377,21 @@ class BlockingCluster:
             lambda deadline: read(self.connection(node_id, "control").call(key, request, kind, _left(deadline)))
         )
 
-    def ask_leader(self, tp: TopicPartition, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
-        """Asks the leader of a partition; `read` as for `ask`."""
+    def ask_leader(
+        self,
+        tp: TopicPartition,
+        key: Api,
+        request: Message,
+        kind: type[R],
+        read: Callable[[R], T],
+        cap: int | None = None,
+    ) -> T:
+        """Asks the leader of a partition, in a version not above `cap`; `read` as for `ask`."""
 
         def ask(deadline: float) -> T:
             connection = self.connection(self._leader(tp, deadline).node_id, "control")
             try:
-                return read(connection.call(key, request, kind, _left(deadline)))
+                return read(connection.call(key, request, kind, _left(deadline), cap))
             except ApiError:
                 self.forget(tp.topic)
                 raise

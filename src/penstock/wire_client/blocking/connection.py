@@ -245,10 +245,12 @@ class BlockingConnection:
         assert isinstance(message, kind)
         return message
 
-    def call(self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S) -> R:
-        """Sends a request and waits. No other request may be open."""
+    def call(
+        self, key: Api, request: Message, kind: type[R], timeout_s: float = REQUEST_TIMEOUT_S, cap: int | None = None
+    ) -> R:
+        """Sends a request, in a version not above `cap`, and waits. No other request may be open."""
         assert not self._open, "answers arrive in order: receive the earlier answers first"
-        self.send(key, request)
+        self.send(key, request, version=self.newest(key, cap))
         return self.receive(kind, timeout_s)
 
     def _receive_frame(self, deadline: float, buffer: ReceiveBuffer | None) -> memoryview:

@@ -91,8 +91,13 @@ def read_coordinator(answer: FindCoordinatorResponse) -> int:
 # -- committed offsets ------------------------------------------------------------------
 
 
-def committed_request(group: str, partitions: Iterable[TopicPartition] | None) -> OffsetFetchRequest:
-    """None asks for all partitions with a committed offset."""
+def committed_request(
+    group: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
+) -> OffsetFetchRequest:
+    """None asks for all partitions with a committed offset.
+
+    `require_stable`: UNSTABLE_OFFSET_COMMIT while a transaction that commits offsets is open.
+    """
     topics: dict[str, list[int]] = {}
     for topic, partition in partitions or ():
         topics.setdefault(topic, []).append(partition)
@@ -111,6 +116,7 @@ def committed_request(group: str, partitions: Iterable[TopicPartition] | None) -
         topics=None
         if is_all
         else [OffsetFetchRequestTopic(name=name, partition_indexes=asked) for name, asked in topics.items()],
+        require_stable=require_stable,
     )
 
 

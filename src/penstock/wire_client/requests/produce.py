@@ -24,13 +24,17 @@ TOO_LARGE = frozenset((ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 
 def produce_request(
-    batches: Iterable[tuple[TopicPartition, bytes | bytearray]], acks: int, timeout_ms: int
+    batches: Iterable[tuple[TopicPartition, bytes | bytearray]],
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> ProduceRequest:
     """At most one batch per partition. All partitions must have the same leader."""
     topics: dict[str, list[PartitionProduceData]] = {}
     for (topic, partition), records in batches:
         topics.setdefault(topic, []).append(PartitionProduceData(index=partition, records=records))
     return ProduceRequest(
+        transactional_id=transactional_id,
         acks=acks,
         timeout_ms=timeout_ms,
         topic_data=[TopicProduceData(name=name, partition_data=data) for name, data in topics.items()],

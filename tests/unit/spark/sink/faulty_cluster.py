@@ -130,7 +130,10 @@ class FaultyConnection:
     def outstanding(self) -> int:
         return len(self._answers)
 
-    def send(self, key: object, request: ProduceRequest) -> None:
+    def newest(self, key: object, cap: int | None = None) -> int:
+        return 12
+
+    def send(self, key: object, request: ProduceRequest, *, version: int) -> None:
         if self._is_lost:
             raise ConnectionLost("it was lost before")
         batches = [data for topic in request.topic_data for data in topic.partition_data]

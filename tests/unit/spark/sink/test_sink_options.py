@@ -80,7 +80,7 @@ def test_names_come_in_any_case_and_settings_arrive() -> None:
             "checkpointLocation": "/somewhere",
             "queryName": "given by writeStream.queryName and by pipelines",
             "subscribe": "of the source",
-            "delivery": "at_least_once",
+            "deliveryGuarantee": "at_least_once",
         }
     )
     assert options.cluster.bootstrap == (("a", 1), ("b", 2))
@@ -130,8 +130,8 @@ def test_one_acknowledgement_is_not_idempotent_unless_asked_for() -> None:
         ("kafka.enable.idempotence", "yes", r"'kafka\.enable\.idempotence' is 'yes': write true or false"),
         ("includeHeaders", "maybe", r"'includeHeaders' is 'maybe'"),
         ("topic", " ", r"'topic' is empty"),
-        ("delivery", "exactly_once", r"'exactly_once': the sink does not write in transactions yet"),
-        ("delivery", "never", r"'delivery' is 'never': write 'at_least_once'"),
+        ("deliveryGuarantee", "sometimes", r"is 'sometimes': write 'at-least-once' or 'exactly-once'"),
+        ("kafka.transaction.timeout.ms", "0", "it must be from 1 to"),
         ("kafka.bootstrap.servers", "host:port", r"'kafka\.bootstrap\.servers' has 'host:port'"),
         ("kafka.partitioner.ignore.keys", "true", "'kafka.partitioner.ignore.keys' is true: .* column 'partition'"),
     ],

@@ -252,7 +252,7 @@ def test_a_writer_that_has_the_slice_already_only_takes_the_rows() -> None:
 
     parsed = SinkOptions.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"})
     left = iter([pa.record_batch({"value": ["v"]})] * 2)
-    assert write_slice(Repeat(parsed), parsed, Slice("q", 7, 3), left) == TaskWritten((), is_repeat=True)
+    assert write_slice(Repeat(parsed), parsed, Slice("q", 7, 3), left) == TaskWritten((), is_repeat=True, query_id="q")
     assert next(left, None) is None
 
 

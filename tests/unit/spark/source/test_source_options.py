@@ -114,7 +114,7 @@ def test_settings_of_kafkas_consumer_have_no_effect(setting: str) -> None:
 
 
 def test_options_of_the_sink_are_passed_over() -> None:
-    assert stream(topic="of the sink", delivery="at_least_once") == stream()
+    assert stream(topic="of the sink", deliveryGuarantee="at_least_once") == stream()
 
 
 def test_what_is_read() -> None:
