@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from spark_topics import Topics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
-TOPICS = {"clicks": 2, "loud-clicks": 1, "greetings": 1}
+TOPICS = {"clicks": 2, "loud-clicks": 1, "counted-clicks": 1, "greetings": 1}
 WORDS = ("one", "two", "three")
 
 
@@ -40,7 +40,8 @@ def test_the_page_runs(spark: SparkSession, topics: Topics, tmp_path: Path, caps
         # What the lines should have done.
         assert sum(row[1] for row in answers[1]) == len(WORDS)
         assert answers[-1] == [("bonjour",)]
-        assert values(topics, spark, "loud-clicks") == sorted(word.upper() for word in WORDS)
+        for topic in ("loud-clicks", "counted-clicks"):
+            assert values(topics, spark, topic) == sorted(word.upper() for word in WORDS)
         assert values(topics, spark, "greetings") == ["bonjour", "hallo", "hello"]
         printed = capsys.readouterr().out
         assert all(f"{word}|" in printed for word in WORDS)
