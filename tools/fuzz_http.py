@@ -30,12 +30,12 @@ def main(arguments: list[str]) -> int:
         try:
             assert broker.stdout is not None
             ready = broker.stdout.readline()
-            door = re.search(r"HTTP on (\S+:\d+)", ready)
-            if door is None:
+            listening = re.search(r"HTTP on (\S+:\d+)", ready)
+            if listening is None:
                 sys.exit(f"the broker did not start (it said {ready!r})")
             return subprocess.run(
                 [
-                    *(sys.executable, "-m", "schemathesis.cli", "run", f"http://{door[1]}/openapi.json"),
+                    *(sys.executable, "-m", "schemathesis.cli", "run", f"http://{listening[1]}/openapi.json"),
                     *("--checks", "all", "--exclude-checks", CHECKS_LEFT_OUT, "--suppress-health-check", "all"),
                     *("--exclude-operation-id", ENDLESS),
                     *("--max-examples", examples, "--seed", seed, "--request-timeout", REQUEST_TIMEOUT_S),

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_process import BrokerProcess
-from door_callers import door_port
+from gateway_callers import gateway_port
 
-DOORS = {"penstock.line.listener": "", "penstock.http.listener": "127.0.0.1:0"}
+GATEWAY = {"penstock.line.listener": "", "penstock.http.listener": "127.0.0.1:0"}
 OLD_MS = 60_000
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "observability.md"
 
@@ -54,14 +54,14 @@ class Scrape:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("metrics"), DOORS) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("metrics"), GATEWAY) as process:
         yield process
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
 
 
 def scrape(broker: BrokerProcess) -> Scrape:
-    return Scrape(f"http://127.0.0.1:{door_port(broker, 'HTTP')}/metrics")
+    return Scrape(f"http://127.0.0.1:{gateway_port(broker, 'HTTP')}/metrics")
 
 
 def create(broker: BrokerProcess, topic: str, partitions: int) -> AdminClient:
@@ -212,18 +212,18 @@ def test_the_page_names_every_metric(broker: BrokerProcess) -> None:
     assert described == shown
 
 
-def test_another_process_of_the_doors_serves_them_again(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
+def test_another_process_of_the_gateway_serves_them_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
         first = scrape(broker)
-        (doors,) = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
-        os.kill(int(doors), signal.SIGKILL)
+        (gateway,) = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
+        os.kill(int(gateway), signal.SIGKILL)
         second = scrape(broker)  # waits in the backlog until there is a process again
         assert second.get("process_start_time_seconds") == first.get("process_start_time_seconds")
         assert broker.terminate() == 0
 
 
 def test_logs_as_json_from_both_processes(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, {**DOORS, "penstock.log.format": "json"}) as broker:
+    with BrokerProcess(tmp_path, {**GATEWAY, "penstock.log.format": "json"}) as broker:
         assert "kafka_brokers 1" in scrape(broker).page
         assert broker.terminate() == 0
         lines = [json.loads(line) for line in broker.log().splitlines()]

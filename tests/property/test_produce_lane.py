@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.api.dispatch import PIPELINED
 from penstock.api.produce_lane import ProduceLane
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 from penstock.model.new_topic import NewTopic
 from penstock.net.connection import Connection, ConnectionLimits
 from penstock.node.node import Node, no_supervisor

@@ -17,7 +17,7 @@ from spark_topics import Topics
 
 from broker_process import BrokerProcess
 from command_line import CommandLine
-from door_callers import door_port
+from gateway_callers import gateway_port
 from penstock.spark.progress import group_of
 
 Lag = dict[int, int]
@@ -25,7 +25,7 @@ Lag = dict[int, int]
 
 @pytest.fixture(scope="module")
 def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """With the door that has /metrics."""
+    """With the listener that has /metrics."""
     with BrokerProcess(tmp_path_factory.mktemp("lag"), {"penstock.http.listener": "127.0.0.1:0"}) as process:
         yield process
 
@@ -58,7 +58,7 @@ class Observers:
         return {tp.partition: end.result(30).offset - committed[tp.partition] for tp, end in ends.items()}
 
     def scraped(self, group: str) -> Lag:
-        url = f"http://127.0.0.1:{door_port(self.broker, 'HTTP')}/metrics"
+        url = f"http://127.0.0.1:{gateway_port(self.broker, 'HTTP')}/metrics"
         with urllib.request.urlopen(url, timeout=30) as response:
             page = response.read().decode()
         return {

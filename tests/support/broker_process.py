@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 
 READY = re.compile(r"ready on (\S+):(\d+): ")
 
@@ -19,7 +19,7 @@ READY = re.compile(r"ready on (\S+):(\d+): ")
 class BrokerProcess:
     """`directory` gets the data and standard error; after the first start the port stays the same.
 
-    Its doors are closed unless the settings open them.
+    It has no gateway unless the settings say so.
     """
 
     def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:

@@ -27,7 +27,7 @@ from confluent_kafka.admin._metadata import PartitionMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from cluster_network import LOOPBACK, Network, RoutedNetwork
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 from penstock.runtime.clock import SystemEntropy
 from penstock.runtime.cluster_secret import new_secret, write_secrets
 from penstock.wire.apis import Api

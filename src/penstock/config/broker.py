@@ -15,13 +15,13 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
-from penstock.config.doors import (
+from penstock.config.gateway import (
     ALLOWED_ORIGINS,
     HTTP_LISTENER,
     LINE_LISTENER,
     OPEN_WITHOUT_FILE,
     check_origins,
-    parse_door,
+    parse_endpoint,
 )
 from penstock.config.keys import split_list
 from penstock.config.listeners import (
@@ -425,6 +425,6 @@ def _listeners(settings: Settings) -> dict[str, Any]:
         "controller_listeners": listeners.controller,
         "advertised_listeners": listeners.advertised,
         "listener_security_protocol_map": listeners.security_protocols,
-        "penstock_http_listener": parse_door(HTTP_LISTENER, cast("str | None", settings.value(HTTP_LISTENER))),
-        "penstock_line_listener": parse_door(LINE_LISTENER, cast("str | None", settings.value(LINE_LISTENER))),
+        "penstock_http_listener": parse_endpoint(HTTP_LISTENER, cast("str | None", settings.value(HTTP_LISTENER))),
+        "penstock_line_listener": parse_endpoint(LINE_LISTENER, cast("str | None", settings.value(LINE_LISTENER))),
     }

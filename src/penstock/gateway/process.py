@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CLIENT_ID = "penstock-gateway"
 
 
-class DoorPlan(NamedTuple):
+class GatewayPlan(NamedTuple):
     bootstrap: tuple[tuple[str, int], ...]
     http_fds: tuple[int, ...]
     line_fds: tuple[int, ...]
@@ -48,7 +48,7 @@ class DoorPlan(NamedTuple):
     max_line_connections: int
 
 
-async def serve(plan: DoorPlan, clock: Clock, record_workers: RecordWorkers | None = None) -> None:
+async def serve(plan: GatewayPlan, clock: Clock, record_workers: RecordWorkers | None = None) -> None:
     stopping = asyncio.Event()
     _watch(socket.socket(fileno=plan.lifeline_fd), stopping)
     cluster = AsyncCluster(plan.bootstrap, CLIENT_ID)
@@ -56,11 +56,11 @@ async def serve(plan: DoorPlan, clock: Clock, record_workers: RecordWorkers | No
     producer = Publisher(cluster)
     line_crowd: Crowd[asyncio.Task[None]] = Crowd("line", plan.max_line_connections)
     try:
-        async with asyncio.TaskGroup() as doors:
+        async with asyncio.TaskGroup() as servers:
             if plan.line_fds:
-                doors.create_task(_serve_lines(cluster, producer, clock, plan, line_crowd, stopping))
+                servers.create_task(_serve_lines(cluster, producer, clock, plan, line_crowd, stopping))
             if plan.http_fds:
-                doors.create_task(_serve_http(cluster, producer, clock, plan, line_crowd, stopping))
+                servers.create_task(_serve_http(cluster, producer, clock, plan, line_crowd, stopping))
     finally:
         await producer.close()
         cluster.close()
@@ -70,7 +70,7 @@ async def _serve_lines(
     cluster: AsyncCluster,
     producer: Publisher,
     clock: Clock,
-    plan: DoorPlan,
+    plan: GatewayPlan,
     crowd: Crowd[asyncio.Task[None]],
     stopping: asyncio.Event,
 ) -> None:
@@ -86,18 +86,18 @@ async def _serve_http(
     cluster: AsyncCluster,
     producer: Publisher,
     clock: Clock,
-    plan: DoorPlan,
+    plan: GatewayPlan,
     line_crowd: Crowd[asyncio.Task[None]],
     stopping: asyncio.Event,
 ) -> None:
     # Imported only if the REST proxy is on: the import is slow.
     from penstock.gateway.http.local_callers import Callers
-    from penstock.gateway.http.operations import Door
+    from penstock.gateway.http.operations import Proxy
     from penstock.gateway.http.server import HttpServer
 
     broker = BrokerReader(*_sockets((plan.metrics_fd,)))
-    door = Door(cluster, producer, clock, stopping, plan.request_timeout_s)
-    server = HttpServer(door, plan.version, broker, plan.max_http_connections, [line_crowd])
+    proxy = Proxy(cluster, producer, clock, stopping, plan.request_timeout_s)
+    server = HttpServer(proxy, plan.version, broker, plan.max_http_connections, [line_crowd])
     await server.run(_sockets(plan.http_fds), Callers(plan.allowed_hosts, plan.allowed_origins))
 
 

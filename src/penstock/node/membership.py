@@ -92,7 +92,7 @@ class Membership:
         self._build_quorum()
         self._build_controller()
         self._build_access()
-        self._build_door_for_nodes()
+        self._build_handlers_for_nodes()
         self._build_lifecycle()
 
     # # -- parts, in the order of their dependencies -------------------------------------------
@@ -169,7 +169,7 @@ class Membership:
             self.identity, self.controller, self.quorum, address_of, self.neighbours.voter_addresses
         )
 
-    def _build_door_for_nodes(self) -> None:
+    def _build_handlers_for_nodes(self) -> None:
         self.handlers: list[Handler] = [
             BrokerRegistrationHandler(self.controller.registry),
             BrokerHeartbeatHandler(self.controller.registry),

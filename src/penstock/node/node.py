@@ -71,7 +71,7 @@ class Node:
         self._disk = world.disk
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self.listeners: list[Listener] = []
-        self.doors = world.doors(config)
+        self.gateway = world.gateway(config)
         self.is_stopping = False
         self.is_abandoned = False
         """True if the node was stopped while its disk hung: threads still wait for the disk, and logs may not be
@@ -91,7 +91,7 @@ class Node:
         try:
             self._open_directory()
             self._bind_listeners()
-            await self._bind_doors()
+            await self._bind_gateway()
             self._start_threads()
             self._open_metadata()
             await self.membership.join(for_clients(self.config))
@@ -149,10 +149,10 @@ class Node:
             *(listener.drain(self.config.penstock_shutdown_drain_ms / 1000) for listener in self.listeners)
         )
 
-    async def _bind_doors(self) -> None:
-        if self.doors is not None:
-            self._undo.append(self.doors.close)
-            await self.doors.bind()
+    async def _bind_gateway(self) -> None:
+        if self.gateway is not None:
+            self._undo.append(self.gateway.close)
+            await self.gateway.bind()
 
     def _start_threads(self) -> None:
         self._flusher = self._world.flusher(self._loop, self.config.penstock_flush_threads)
@@ -405,9 +405,9 @@ class Node:
 
     async def _serve(self) -> None:
         self.membership.serve(self.apis.dispatcher)
-        if self.doors is not None:
+        if self.gateway is not None:
             bootstrap = [(_reachable(self.config.listeners[0].host), self.listeners[0].port)]
-            self.doors.open(bootstrap, {METRICS: self.metrics_page, HEALTH: self.health_page})
+            self.gateway.open(bootstrap, {METRICS: self.metrics_page, HEALTH: self.health_page})
         if self.config.is_clustered:
             self.membership.lifecycle.start(self._listeners.lease_over)
             await self.membership.lifecycle.unfenced()
@@ -457,9 +457,9 @@ class Node:
         self.is_stopping = True
         await self.membership.leave()
         # Clients first: no requests may arrive while logs are being closed.
-        if self.doors is not None:
-            self._undo.remove(self.doors.close)
-            await self.doors.close()
+        if self.gateway is not None:
+            self._undo.remove(self.gateway.close)
+            await self.gateway.close()
         # Members that wait for a rebalance would keep their connections from draining.
         self.groups.stop()
         self._undo.remove(self._close_listeners)

@@ -14,7 +14,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, bind
-from penstock.node.doors import Doors, DoorSettings
+from penstock.node.gateway import Gateway, GatewaySettings
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.flusher import Flusher
@@ -89,7 +89,7 @@ class World(Protocol):
         self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
     ) -> Listener: ...
 
-    def doors(self, config: BrokerConfig) -> Doors | None: ...
+    def gateway(self, config: BrokerConfig) -> Gateway | None: ...
 
     def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher: ...
 
@@ -146,8 +146,8 @@ class OsWorld:
             max_descriptor=max_connection_descriptor(),
         )
 
-    def doors(self, config: BrokerConfig) -> Doors | None:
-        return Doors(DoorSettings.of(config))
+    def gateway(self, config: BrokerConfig) -> Gateway | None:
+        return Gateway(GatewaySettings.of(config))
 
     def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> ClosableFlusher:
         return open_flusher(loop, self.disk, threads)

@@ -15,7 +15,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener
-from penstock.node.doors import Doors
+from penstock.node.gateway import Gateway
 from penstock.node.node import Node, no_supervisor
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
@@ -88,7 +88,7 @@ class SimNodeWorld:
             max_idle_ms=config.connections_max_idle_ms,
         )
 
-    def doors(self, config: BrokerConfig) -> Doors | None:
+    def gateway(self, config: BrokerConfig) -> Gateway | None:
         return None
 
     def flusher(self, loop: asyncio.AbstractEventLoop, threads: int) -> SimFlusher:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 from penstock.model.errors import ConfigError
 
 Given = Mapping[str, str | int | float | bool]

@@ -257,7 +257,7 @@ def test_doctor_at_a_port_that_speaks_something_else(cli: CommandLine) -> None:
 
 
 def answer_with(server: socket.socket, answer: bytes, *, at_line_end: bool) -> None:
-    """To every connection until the server is closed, as a door does that speaks something else."""
+    """To every connection until the server is closed, as a server of another protocol does."""
     while True:
         try:
             connection, _ = server.accept()

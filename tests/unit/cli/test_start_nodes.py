@@ -29,7 +29,7 @@ from raw_client import RawClient
 
 START = [sys.executable, "-m", "penstock.cli", "start"]
 PATIENCE_S = 60.0
-WITHOUT_DOORS = ("--set", "penstock.http.listener=", "--set", "penstock.line.listener=")
+WITHOUT_GATEWAY = ("--set", "penstock.http.listener=", "--set", "penstock.line.listener=")
 
 
 class Cluster:
@@ -269,14 +269,14 @@ def test_a_port_that_is_taken_leaves_no_directory(penstock: CommandLine, tmp_pat
     for data, is_kept in ((tmp_path / "new", False), (tmp_path, True)):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
-            ran = penstock("start", "--nodes", "3", "--port", port, "--data", str(data), *WITHOUT_DOORS)
+            ran = penstock("start", "--nodes", "3", "--port", port, "--data", str(data), *WITHOUT_GATEWAY)
         assert ran.code == 2
         assert f"cannot listen on 127.0.0.1:{port}" in ran.err
         assert data.exists() is is_kept
 
 
 def test_lines_for_programs_are_json_alone(tmp_path: Path) -> None:
-    with cluster(tmp_path, "--log-format", "json", *WITHOUT_DOORS) as there:
+    with cluster(tmp_path, "--log-format", "json", *WITHOUT_GATEWAY) as there:
         there.wait_ready()
         os.kill(there.pid_of(2), signal.SIGKILL)
         there.until(lambda: any("node 2 has ended" in line for line in there.err))

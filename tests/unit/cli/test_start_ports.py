@@ -16,8 +16,8 @@ HTTP = "penstock.http.listener"
 LINES = "penstock.line.listener"
 
 
-def plan(first: int, count: int = 3, host: str = "127.0.0.1", **doors: str) -> list[NodePorts]:
-    given = {{"http": HTTP, "lines": LINES}[name]: text for name, text in doors.items()}
+def plan(first: int, count: int = 3, host: str = "127.0.0.1", **gateway: str) -> list[NodePorts]:
+    given = {{"http": HTTP, "lines": LINES}[name]: text for name, text in gateway.items()}
     config, _ = BrokerConfig.load(None, {**given, "log.dirs": "unused"})
     return plan_ports(host, first, count, config, given)
 
@@ -34,7 +34,7 @@ def test_the_usual_ports() -> None:
     ]
 
 
-def test_doors_keep_their_distance_from_another_port_and_host() -> None:
+def test_gateway_ports_keep_their_distance_from_another_port_and_host() -> None:
     assert shown(plan(19092, 2, "::1")) == [
         "Kafka on [::1]:19092, HTTP on [::1]:18082, lines on [::1]:19099",
         "Kafka on [::1]:19093, HTTP on [::1]:18083",
@@ -51,26 +51,26 @@ def test_no_port_is_used_twice(count: int) -> None:
         assert all(0 < port < 65536 for port in ports)
 
 
-def test_a_door_that_is_asked_for_is_the_first_one() -> None:
+def test_a_gateway_port_that_is_asked_for_is_the_first_one() -> None:
     nodes = plan(9092, http=":8000", lines="127.0.0.1:7000")
-    assert [node.doors for node in nodes] == [
+    assert [node.gateway for node in nodes] == [
         {HTTP: ":8000", LINES: "127.0.0.1:7000"},
         {HTTP: ":8001", LINES: ""},
         {HTTP: ":8002", LINES: ""},
     ]
 
 
-def test_doors_on_free_ports_are_settled_and_differ() -> None:
+def test_gateways_on_free_ports_are_settled_and_differ() -> None:
     nodes = plan(9092, http="127.0.0.1:0", lines="127.0.0.1:0")
     ports = [place.port for node in nodes for place in (node.http, node.lines) if place is not None]
     assert len(set(ports)) == 4
     assert 0 not in ports
 
 
-def test_closed_doors() -> None:
+def test_no_gateway() -> None:
     nodes = plan(1500, http="", lines="")  # and no port is too low then
     assert shown(nodes) == ["Kafka on 127.0.0.1:1500", "Kafka on 127.0.0.1:1501", "Kafka on 127.0.0.1:1502"]
-    assert [node.doors for node in nodes] == [{HTTP: "", LINES: ""}] * 3
+    assert [node.gateway for node in nodes] == [{HTTP: "", LINES: ""}] * 3
 
 
 @contextmanager

@@ -10,7 +10,7 @@ def crowd() -> Crowd[str]:
     return Crowd("http", 3)
 
 
-def test_a_full_door_closes_who_has_waited_longest(crowd: Crowd[str]) -> None:
+def test_a_full_listener_closes_the_connection_that_has_waited_longest(crowd: Crowd[str]) -> None:
     for at, name in enumerate("abc"):
         assert crowd.arrived(name, at) is None
     crowd.is_busy("a")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 from penstock.node.health import BrokerHealth, health_of
 from penstock.node.node import Node, no_supervisor
 from penstock.sim.cluster import SimCluster

@@ -48,7 +48,7 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_console_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    configure("INFO", CONSOLE, "doors")
+    configure("INFO", CONSOLE, "gateway")
     assert current_format() == CONSOLE
     logging.getLogger("penstock").info("a port is %s", "taken")
-    assert capsys.readouterr().err.endswith(" INFO    doors: a port is taken\n")
+    assert capsys.readouterr().err.endswith(" INFO    gateway: a port is taken\n")

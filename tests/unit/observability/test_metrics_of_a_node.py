@@ -13,7 +13,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import CLOSED
+from penstock.config.gateway import CLOSED
 from penstock.core.group.records import OffsetCommit
 from penstock.core.shard.exchange import Marker
 from penstock.core.txn.exchange import AddRequest, InitRequest

@@ -16,7 +16,7 @@ import click
 
 from penstock import __version__
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import ANY_FREE_PORT
+from penstock.config.gateway import ANY_FREE_PORT
 from penstock.model.errors import ConfigError, LogOffline, StorageError
 from penstock.node.local_nodes import MAX_NODES
 from penstock.node.node import Node
@@ -138,11 +138,11 @@ def start(
     run(_serve(config))
 
 
-def _doors(node: Node) -> str:
+def _gateway(node: Node) -> str:
     names = {"http": "HTTP on ", "line": "lines on "}
-    if node.doors is None:
+    if node.gateway is None:
         return ""
-    return "".join(f", {names[name]}{address}" for name, address in node.doors.addresses.items())
+    return "".join(f", {names[name]}{address}" for name, address in node.gateway.addresses.items())
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -241,7 +241,7 @@ async def _serve_once(config: BrokerConfig, collector: Collector) -> Exception |
     collector.settle()  # objects made at start-up live as long as the process
     click.echo(
         f"penstock {__version__} ready on {', '.join(node.places)}: node {config.node_id}, "
-        f"data in {node.directory.path}{_doors(node)} ({time.monotonic() - started:.2f} s)"
+        f"data in {node.directory.path}{_gateway(node)} ({time.monotonic() - started:.2f} s)"
     )
     await stopping.wait()
     log.info("stopping: draining connections and closing logs")

@@ -205,7 +205,7 @@ def _has_agreed(base: Path, config: BrokerConfig) -> bool:
 
 def _write_files(base: Path, ports: list[NodePorts], host: str, given: Mapping[str, str]) -> list[Path]:
     """One properties file per node. The options of this start replace those of an earlier start."""
-    settings = [{**given, **places.doors} for places in ports]
+    settings = [{**given, **places.gateway} for places in ports]
     try:
         between = [(places.nodes or places.kafka).port for places in ports]
         return write_files(base, host, [places.kafka.port for places in ports], between, settings)

@@ -14,7 +14,7 @@ from collections.abc import Container
 from typing import NamedTuple
 
 from penstock.config.broker import BrokerConfig
-from penstock.config.doors import HTTP_LISTENER, LINE_LISTENER
+from penstock.config.gateway import HTTP_LISTENER, LINE_LISTENER
 from penstock.model.errors import ConfigError
 from penstock.net.listener import bind
 from penstock.node.local_nodes import bracketed, free_ports
@@ -49,7 +49,7 @@ class NodePorts(NamedTuple):
     """For the other nodes; None: they use the port for clients."""
 
     @property
-    def doors(self) -> dict[str, str]:
+    def gateway(self) -> dict[str, str]:
         """The listeners of REST proxy and line protocol, as settings of the node."""
         named = ((HTTP_LISTENER, self.http), (LINE_LISTENER, self.lines))
         return {name: "" if place is None else str(place) for name, place in named}

@@ -26,8 +26,8 @@ from penstock.gateway.http.formats import BY_NAME, V2, Format, of_content_type, 
 from penstock.gateway.http.instances import Instance, Instances
 from penstock.gateway.http.operations import (
     JSON,
-    Door,
     Operation,
+    Proxy,
     Query,
     answer,
     attended,
@@ -70,12 +70,12 @@ def base_url(request: Request) -> str:
     return f"http://{host}"
 
 
-async def json_body(door: Door, request: Request) -> bytes:
+async def json_body(proxy: Proxy, request: Request) -> bytes:
     """The body. Only a body needs a content type."""
     given = request.headers.get("content-type", "")
     if given:
         of_content_type(given)
-    body = await read_body(door, request)
+    body = await read_body(proxy, request)
     if body:
         of_content_type(given)
     return body
@@ -93,14 +93,14 @@ class Consumers:
 
     # -- life -------------------------------------------------------------------------------
 
-    async def create(self, door: Door, request: Request) -> Response:
-        body = await json_body(door, request)
+    async def create(self, proxy: Proxy, request: Request) -> Response:
+        body = await json_body(proxy, request)
         group = group_name(request)
         given = decode(body or b"{}", shapes.CreateInstance)
         timeout_ms = setting(given.consumer_request_timeout_ms, DEFAULT_TIMEOUT_MS)
         name = self.instances.free_name(group) if given.name is None else given.name
         instance = Instance(
-            door.cluster,
+            proxy.cluster,
             group,
             name,
             BY_NAME[given.format],
@@ -113,7 +113,7 @@ class Consumers:
         uri = f"{base_url(request)}/consumers/{quote(group, safe='')}/instances/{name}"
         return answer(shapes.InstanceCreated(name, uri), media_type=v2_type(request))
 
-    async def delete(self, door: Door, request: Request) -> Response:
+    async def delete(self, proxy: Proxy, request: Request) -> Response:
         await self.instances.remove(group_name(request), request.path_params["instance"])
         return no_content()
 
@@ -125,13 +125,13 @@ class Consumers:
 
     # -- subscription and assignment ----------------------------------------------------------------------
 
-    async def subscribe(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(door, request), shapes.Subscription)
+    async def subscribe(self, proxy: Proxy, request: Request) -> Response:
+        given = decode(await json_body(proxy, request), shapes.Subscription)
 
         async def work(instance: Instance) -> Response:
             topics = list(given.topics)
             if given.topic_pattern is not None:
-                topics += await matching_topics(door, given.topic_pattern)
+                topics += await matching_topics(proxy, given.topic_pattern)
             if not topics:
                 raise Refused(42206, "give topics, or a topic_pattern that matches at least one")
             await instance.subscribe(topics)
@@ -139,34 +139,34 @@ class Consumers:
 
         return await self._with(request, work)
 
-    async def subscription(self, door: Door, request: Request) -> Response:
+    async def subscription(self, proxy: Proxy, request: Request) -> Response:
         instance = self.instances.find(group_name(request), request.path_params["instance"])
         return answer(shapes.SubscriptionShape(list(instance.topics)), media_type=v2_type(request))
 
-    async def unsubscribe(self, door: Door, request: Request) -> Response:
+    async def unsubscribe(self, proxy: Proxy, request: Request) -> Response:
         async def work(instance: Instance) -> Response:
             await instance.unsubscribe()
             return no_content()
 
         return await self._with(request, work)
 
-    async def assign(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(door, request), shapes.Assignment)
+    async def assign(self, proxy: Proxy, request: Request) -> Response:
+        given = decode(await json_body(proxy, request), shapes.Assignment)
 
         async def work(instance: Instance) -> Response:
-            await refuse_unknown(door, references(given))
+            await refuse_unknown(proxy, references(given))
             instance.assign(references(given))
             return no_content()
 
         return await self._with(request, work)
 
-    async def assignment(self, door: Door, request: Request) -> Response:
+    async def assignment(self, proxy: Proxy, request: Request) -> Response:
         instance = self.instances.find(group_name(request), request.path_params["instance"])
         partitions = [shapes.PartitionRef(key.topic, key.partition) for key in instance.assignment]
         return answer(shapes.Assignment(partitions), media_type=v2_type(request))
 
-    async def seek(self, door: Door, request: Request) -> Response:
-        given = decode(await json_body(door, request), shapes.Offsets)
+    async def seek(self, proxy: Proxy, request: Request) -> Response:
+        given = decode(await json_body(proxy, request), shapes.Offsets)
 
         async def work(instance: Instance) -> Response:
             instance.seek({TopicPartition(entry.topic, entry.partition): entry.offset for entry in given.offsets})
@@ -174,14 +174,14 @@ class Consumers:
 
         return await self._with(request, work)
 
-    async def seek_to_beginning(self, door: Door, request: Request) -> Response:
-        return await self._seek_to(door, request, EARLIEST_MS)
+    async def seek_to_beginning(self, proxy: Proxy, request: Request) -> Response:
+        return await self._seek_to(proxy, request, EARLIEST_MS)
 
-    async def seek_to_end(self, door: Door, request: Request) -> Response:
-        return await self._seek_to(door, request, LATEST_MS)
+    async def seek_to_end(self, proxy: Proxy, request: Request) -> Response:
+        return await self._seek_to(proxy, request, LATEST_MS)
 
-    async def _seek_to(self, door: Door, request: Request, timestamp_ms: int) -> Response:
-        given = decode(await json_body(door, request), shapes.Assignment)
+    async def _seek_to(self, proxy: Proxy, request: Request, timestamp_ms: int) -> Response:
+        given = decode(await json_body(proxy, request), shapes.Assignment)
 
         async def work(instance: Instance) -> Response:
             await instance.seek_to_end(references(given), timestamp_ms)
@@ -191,7 +191,7 @@ class Consumers:
 
     # -- records and offsets ----------------------------------------------------------------
 
-    async def records(self, door: Door, request: Request) -> Response:
+    async def records(self, proxy: Proxy, request: Request) -> Response:
         timeout_ms = TIMEOUT.read(request)
         max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
 
@@ -210,12 +210,12 @@ class Consumers:
             return response
 
         # A caller that hung up must not delay its next request, and must not lose the records.
-        return await attended(door, request, self._with(request, work))
+        return await attended(proxy, request, self._with(request, work))
 
-    async def commit(self, door: Door, request: Request) -> Response:
+    async def commit(self, proxy: Proxy, request: Request) -> Response:
         """As in Confluent's v2 API, the caller gives the offset of the last record read: offset + 1 is committed."""
         ASYNC.choose(request)
-        body = await json_body(door, request)
+        body = await json_body(proxy, request)
         given = decode(body, shapes.Offsets) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
@@ -224,11 +224,11 @@ class Consumers:
 
         return await self._with(request, work)
 
-    async def committed(self, door: Door, request: Request) -> Response:
+    async def committed(self, proxy: Proxy, request: Request) -> Response:
         """Confluent's clients send the partitions in the body of a GET. Without a body, the assigned partitions are
         used.
         """
-        body = await json_body(door, request)
+        body = await json_body(proxy, request)
         given = decode(body, shapes.Assignment) if body.strip() else None
 
         async def work(instance: Instance) -> Response:
@@ -258,41 +258,41 @@ def show_offsets(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> shapes.
     )
 
 
-async def refuse_unknown(door: Door, partitions: Iterable[TopicPartition]) -> None:
+async def refuse_unknown(proxy: Proxy, partitions: Iterable[TopicPartition]) -> None:
     """Raises Refused(422) if the body names a partition that does not exist: 404 would refer to the path."""
     for partition in partitions:
         try:
-            await door.cluster.leader(*partition)
+            await proxy.cluster.leader(*partition)
         except ApiError as error:
             if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
             raise Refused(42201, str(error)) from error
 
 
-async def matching_topics(door: Door, pattern: str) -> list[str]:
+async def matching_topics(proxy: Proxy, pattern: str) -> list[str]:
     """The topics that match now. Only *, ? and . have a meaning: a caller's regular expression is never run."""
     if len(pattern) > 249:
         raise Refused(422, "a topic_pattern must have at most 249 characters")
     text = re.escape(pattern.removeprefix("^").removesuffix("$"))
     expression = re.compile(text.replace(r"\.\*", ".*").replace(r"\*", ".*").replace(r"\?", "."))
-    topics = (await door.cluster.describe()).topics
+    topics = (await proxy.cluster.describe()).topics
     return [topic.name for topic in topics if not topic.is_internal and expression.fullmatch(topic.name)]
 
 
 # -- a group without members ------------------------------------------------------------------
 
 
-async def get_group_offsets(door: Door, request: Request) -> Response:
-    return answer(show_offsets(await committed(door.cluster, group_name(request))))
+async def get_group_offsets(proxy: Proxy, request: Request) -> Response:
+    return answer(show_offsets(await committed(proxy.cluster, group_name(request))))
 
 
-async def set_group_offsets(door: Door, request: Request) -> Response:
-    given = decode(await json_body(door, request), shapes.Offsets)
+async def set_group_offsets(proxy: Proxy, request: Request) -> Response:
+    given = decode(await json_body(proxy, request), shapes.Offsets)
     group = group_name(request)
     offsets = wanted_offsets(given)
-    await refuse_unknown(door, offsets)
+    await refuse_unknown(proxy, offsets)
     if offsets:
-        await commit(door.cluster, group, offsets)
+        await commit(proxy.cluster, group, offsets)
     return answer(show_offsets(offsets))
 
 

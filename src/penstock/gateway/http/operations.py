@@ -29,8 +29,8 @@ _NO = re.compile(r"q=0(\.0{0,3})?")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What every endpoint needs: the cluster, the settings, the stop signal."""
+class Proxy:
+    """The REST proxy as its endpoints see it: the cluster, the settings, the stop signal."""
 
     cluster: AsyncCluster
     producer: Publisher
@@ -75,7 +75,7 @@ class Query:
         return text
 
 
-Endpoint = Callable[[Door, Request], Awaitable[Response]]
+Endpoint = Callable[[Proxy, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +142,14 @@ class Stopping(Refused):
         super().__init__(503, "the broker is stopping")
 
 
-async def unless_stopping(door: Door, work: Coroutine[Any, Any, T]) -> T:
+async def unless_stopping(proxy: Proxy, work: Coroutine[Any, Any, T]) -> T:
     """Raises Stopping and cancels `work` as soon as the gateway stops."""
-    return await _unless(work, {door.stopping.wait(): Stopping()})
+    return await _unless(work, {proxy.stopping.wait(): Stopping()})
 
 
-async def attended(door: Door, request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def attended(proxy: Proxy, request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Like `unless_stopping`, and raises ClientDisconnect when the caller hangs up. The body must not be read later."""
-    return await _unless(work, {door.stopping.wait(): Stopping(), _hung_up(request): ClientDisconnect()})
+    return await _unless(work, {proxy.stopping.wait(): Stopping(), _hung_up(request): ClientDisconnect()})
 
 
 async def _unless(work: Coroutine[Any, Any, T], ends: Mapping[Coroutine[Any, Any, object], Exception]) -> T:
@@ -175,20 +175,20 @@ async def _hung_up(request: Request) -> None:
 # -- bodies ---------------------------------------------------------------------------------
 
 
-async def read_body(door: Door, request: Request) -> bytes:
+async def read_body(proxy: Proxy, request: Request) -> bytes:
     """Reads a body. Raises Refused(413) if it is too large, at once if Content-Length says so, and BodyTooLate."""
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
         raise Refused(413, TOO_LARGE)
     body = bytearray()
     try:
-        async with asyncio.timeout(door.request_timeout_s):
+        async with asyncio.timeout(proxy.request_timeout_s):
             async for piece in request.stream():
                 body += piece
                 if len(body) > MAX_BODY_BYTES:
                     raise Refused(413, TOO_LARGE)
     except TimeoutError as error:
-        raise BodyTooLate(f"the body did not arrive within {door.request_timeout_s:g} s") from error
+        raise BodyTooLate(f"the body did not arrive within {proxy.request_timeout_s:g} s") from error
     return bytes(body)
 
 

@@ -34,7 +34,7 @@ from penstock.gateway.http.consumers import Consumers
 from penstock.gateway.http.consumers import operations as consumer_operations
 from penstock.gateway.http.errors import BodyTooLate, Refused, refusal
 from penstock.gateway.http.local_callers import Callers, LocalCallers, is_loopback
-from penstock.gateway.http.operations import Door, Operation, Stopping, answer
+from penstock.gateway.http.operations import Operation, Proxy, Stopping, answer
 from penstock.gateway.http.shapes import BrokerHealth, Error, Health
 from penstock.model.errors import ApiError, PenstockError
 from penstock.observability.channel import BrokerReader
@@ -51,9 +51,9 @@ CORS_MAX_AGE_S = 600
 
 class HttpServer:
     def __init__(
-        self, door: Door, version: str, broker: BrokerReader, max_connections: int, others: Sequence[Crowd[Any]] = ()
+        self, proxy: Proxy, version: str, broker: BrokerReader, max_connections: int, others: Sequence[Crowd[Any]] = ()
     ) -> None:
-        self._door = door
+        self._proxy = proxy
         self._version = version
         self._broker = broker
         self._max_requests = max_connections - RESERVED
@@ -115,17 +115,17 @@ class HttpServer:
             operation = methods["GET" if request.method == "HEAD" else request.method]
             operation.check_accept(request)
             operation.check_query(request)
-            return await operation.endpoint(self._door, request)
+            return await operation.endpoint(self._proxy, request)
 
         return Route(path, endpoint, methods=list(methods))
 
     async def _describe(self, request: Request) -> Response:
         from penstock.gateway.http.openapi import describe
 
-        info = await self._door.cluster.describe()
+        info = await self._proxy.cluster.describe()
         return answer(describe(self.operations, self._version, info.cluster_id))
 
-    async def _show_metrics(self, door: Door, request: Request) -> Response:
+    async def _show_metrics(self, proxy: Proxy, request: Request) -> Response:
         try:
             page = await self._broker.page()
         except ConnectionError as error:
@@ -146,7 +146,7 @@ class HttpServer:
             raise Refused(503, found.problem)
         return found
 
-    async def _show_health(self, door: Door, request: Request) -> Response:
+    async def _show_health(self, proxy: Proxy, request: Request) -> Response:
         found = await self._health()
         return answer(Health("ok", found.cluster_id, found.brokers, found.controller))
 
@@ -172,7 +172,7 @@ class HttpServer:
         """Serves until the gateway stops."""
         is_local = all(is_loopback(sock.getsockname()[0]) for sock in sockets)
         app: ASGIApp = CORSMiddleware(
-            Reserved(Unfinished(self.app, self._door.stopping), self._max_requests),
+            Reserved(Unfinished(self.app, self._proxy.stopping), self._max_requests),
             allow_origins=callers.origins,
             allow_origin_regex=callers.local_origins() if is_local else None,
             allow_methods=("GET", "POST", "PUT", "DELETE"),
@@ -198,8 +198,8 @@ class HttpServer:
         logging.getLogger("uvicorn").setLevel(logging.ERROR)
         server = _Server(config)
         watchers = (
-            asyncio.create_task(_stop_when(self._door.stopping, server)),
-            asyncio.create_task(sweep(self._crowd, self._door.request_timeout_s)),
+            asyncio.create_task(_stop_when(self._proxy.stopping, server)),
+            asyncio.create_task(sweep(self._crowd, self._proxy.request_timeout_s)),
         )
         try:
             await server.serve(sockets=list(sockets))

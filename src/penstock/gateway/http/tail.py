@@ -18,8 +18,8 @@ from penstock.gateway.http.errors import Refused, refusal
 from penstock.gateway.http.formats import Format, of_accept, show_record
 from penstock.gateway.http.operations import (
     JSON_TYPES,
-    Door,
     Operation,
+    Proxy,
     Query,
     Stopping,
     refuse_contradiction,
@@ -43,38 +43,38 @@ _EVENT_ID = re.compile(r"[0-9]{1,10}:[0-9]{1,19}(,[0-9]{1,10}:[0-9]{1,19}){0,999
 _FORMATS = {"plain": Format.PLAIN, "json": Format.JSON, "binary": Format.BINARY}
 
 
-async def tail(door: Door, request: Request) -> Response:
-    positions = await _positions(door, request)
+async def tail(proxy: Proxy, request: Request) -> Response:
+    positions = await _positions(proxy, request)
     if request.method == "HEAD":
         return Response(media_type=EVENT_STREAM)
     format_name = FORMAT.choose(request)
     kind = of_accept(request.headers.get("accept", "")) if format_name is None else _FORMATS[format_name]
     return StreamingResponse(
-        _events(door, positions, kind, LIMIT.read(request)),
+        _events(proxy, positions, kind, LIMIT.read(request)),
         media_type=EVENT_STREAM,
         headers={"cache-control": "no-cache", "x-accel-buffering": "no"},
     )
 
 
-async def _positions(door: Door, request: Request) -> dict[TopicPartition, int]:
+async def _positions(proxy: Proxy, request: Request) -> dict[TopicPartition, int]:
     only, offset, timestamp_ms = PARTITION.read(request), OFFSET.read(request), TIMESTAMP.read(request)
     start = FROM.choose(request)
     refuse_contradiction({"offset": offset, "timestamp": timestamp_ms, "from": start})
     if offset is not None and only is None:
         raise Refused(400, "offset needs a partition: give partition as well")
-    topic = await existing_topic(door, request)
+    topic = await existing_topic(proxy, request)
     if only is not None and only >= len(topic.partitions):
         raise Refused(40402, f"Partition not found: topic '{topic.name}' has {len(topic.partitions)}")
     indexes = range(len(topic.partitions)) if only is None else (only,)
     partitions = [TopicPartition(topic.name, index) for index in indexes]
-    ends = await list_offsets(door.cluster, dict.fromkeys(partitions, LATEST_MS))
+    ends = await list_offsets(proxy.cluster, dict.fromkeys(partitions, LATEST_MS))
     if start == "earliest":
-        ends = await list_offsets(door.cluster, dict.fromkeys(partitions, EARLIEST_MS))
+        ends = await list_offsets(proxy.cluster, dict.fromkeys(partitions, EARLIEST_MS))
     positions = {partition: ends[partition].offset for partition in partitions}
     if offset is not None:
         positions = dict.fromkeys(partitions, offset)
     elif timestamp_ms is not None:
-        found = await list_offsets(door.cluster, dict.fromkeys(partitions, timestamp_ms))
+        found = await list_offsets(proxy.cluster, dict.fromkeys(partitions, timestamp_ms))
         positions.update({key: entry.offset for key, entry in found.items() if entry.offset >= 0})
     return positions | _resumed(request, topic.name, positions)
 
@@ -91,13 +91,14 @@ def _resumed(request: Request, topic: str, positions: dict[TopicPartition, int])
 
 
 async def _events(
-    door: Door, positions: dict[TopicPartition, int], kind: Format, limit: int | None
+    proxy: Proxy, positions: dict[TopicPartition, int], kind: Format, limit: int | None
 ) -> AsyncIterator[bytes]:
     yield b": open\n" + _event(positions, b"")
     sent = 0
     while True:
         try:
-            found = await unless_stopping(door, fetch(door.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000)))
+            fetching = fetch(proxy.cluster, positions, max_wait_ms=round(KEEP_ALIVE_S * 1000))
+            found = await unless_stopping(proxy, fetching)
         except Stopping:
             return  # the reader reconnects with the last id
         except (ApiError, WireClientError) as error:

@@ -34,8 +34,8 @@ from penstock.gateway.http.formats import (
 )
 from penstock.gateway.http.operations import (
     JSON,
-    Door,
     Operation,
+    Proxy,
     Query,
     answer,
     attended,
@@ -69,13 +69,13 @@ def topic_name(request: Request) -> str:
     return name
 
 
-async def existing_topic(door: Door, request: Request) -> TopicMetadata:
+async def existing_topic(proxy: Proxy, request: Request) -> TopicMetadata:
     """The current metadata of the topic: another client may have changed or deleted it."""
-    return await door.cluster.topic(topic_name(request), max_age_s=0)
+    return await proxy.cluster.topic(topic_name(request), max_age_s=0)
 
 
-async def existing_partition(door: Door, request: Request) -> tuple[TopicMetadata, PartitionMetadata]:
-    topic = await existing_topic(door, request)
+async def existing_partition(proxy: Proxy, request: Request) -> tuple[TopicMetadata, PartitionMetadata]:
+    topic = await existing_topic(proxy, request)
     text: str = request.path_params["partition"]
     if not _PARTITION.fullmatch(text) or int(text) >= len(topic.partitions):
         raise Refused(40402, f"Partition not found: topic '{topic.name}' has {len(topic.partitions)}")
@@ -90,14 +90,14 @@ def v2_type(request: Request) -> str:
     return V2 if V2 in request.headers.get("accept", "") else JSON
 
 
-async def list_topics(door: Door, request: Request) -> Response:
-    info = await door.cluster.describe()
+async def list_topics(proxy: Proxy, request: Request) -> Response:
+    info = await proxy.cluster.describe()
     return answer([topic.name for topic in info.topics if not topic.is_internal], media_type=v2_type(request))
 
 
-async def get_topic(door: Door, request: Request) -> Response:
-    topic = await existing_topic(door, request)
-    settings = await topic_settings(door.cluster, topic.name)
+async def get_topic(proxy: Proxy, request: Request) -> Response:
+    topic = await existing_topic(proxy, request)
+    settings = await topic_settings(proxy.cluster, topic.name)
     shape = shapes.TopicShape(
         topic.name, {entry.name: entry.value for entry in settings}, [show_partition(p) for p in topic.partitions]
     )
@@ -115,48 +115,48 @@ def show_partition(partition: PartitionMetadata) -> shapes.PartitionShape:
     )
 
 
-async def list_partitions(door: Door, request: Request) -> Response:
-    topic = await existing_topic(door, request)
+async def list_partitions(proxy: Proxy, request: Request) -> Response:
+    topic = await existing_topic(proxy, request)
     return answer([show_partition(partition) for partition in topic.partitions], media_type=v2_type(request))
 
 
-async def get_partition(door: Door, request: Request) -> Response:
-    _, partition = await existing_partition(door, request)
+async def get_partition(proxy: Proxy, request: Request) -> Response:
+    _, partition = await existing_partition(proxy, request)
     return answer(show_partition(partition), media_type=v2_type(request))
 
 
-async def get_offsets(door: Door, request: Request) -> Response:
-    topic, partition = await existing_partition(door, request)
-    first, end = await offset_range(door.cluster, TopicPartition(topic.name, partition.partition))
+async def get_offsets(proxy: Proxy, request: Request) -> Response:
+    topic, partition = await existing_partition(proxy, request)
+    first, end = await offset_range(proxy.cluster, TopicPartition(topic.name, partition.partition))
     return answer(shapes.OffsetRange(first, end), media_type=v2_type(request))
 
 
-async def list_brokers(door: Door, request: Request) -> Response:
-    info = await door.cluster.describe()
+async def list_brokers(proxy: Proxy, request: Request) -> Response:
+    info = await proxy.cluster.describe()
     return answer(shapes.Brokers([broker.node_id for broker in info.brokers]), media_type=v2_type(request))
 
 
 # -- publish --------------------------------------------------------------------------------
 
 
-async def publish(door: Door, request: Request) -> Response:
+async def publish(proxy: Proxy, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
     name = topic_name(request)
-    body = decode(await read_body(door, request), shapes.ProduceRequest)
+    body = decode(await read_body(proxy, request), shapes.ProduceRequest)
     refuse_both(body)
     records: Sequence[shapes.ProduceRecord] = (body,) if body.records is UNSET else body.records
-    made = [(build_record(door, record, kind), record.partition) for record in records]
-    return await publish_all(door, request, await door.cluster.topic(name, create=True), made)
+    made = [(build_record(proxy, record, kind), record.partition) for record in records]
+    return await publish_all(proxy, request, await proxy.cluster.topic(name, create=True), made)
 
 
-async def publish_to_partition(door: Door, request: Request) -> Response:
+async def publish_to_partition(proxy: Proxy, request: Request) -> Response:
     kind = of_content_type(request.headers.get("content-type", ""))
-    body = decode(await read_body(door, request), shapes.PartitionProduceRequest)
+    body = decode(await read_body(proxy, request), shapes.PartitionProduceRequest)
     refuse_both(body)
     records: Sequence[shapes.PartitionRecord] = (body,) if body.records is UNSET else body.records
-    made = [build_record(door, record, kind) for record in records]
-    topic, partition = await existing_partition(door, request)
-    return await publish_all(door, request, topic, [(record, partition.partition) for record in made])
+    made = [build_record(proxy, record, kind) for record in records]
+    topic, partition = await existing_partition(proxy, request)
+    return await publish_all(proxy, request, topic, [(record, partition.partition) for record in made])
 
 
 def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) -> None:
@@ -168,7 +168,7 @@ def refuse_both(body: shapes.ProduceRequest | shapes.PartitionProduceRequest) ->
             raise Refused(422, f"a body is a batch or one event: in a batch, put '{name}' into each record")
 
 
-def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Record:
+def build_record(proxy: Proxy, given: shapes.PartitionRecord, kind: Format) -> Record:
     """Raises Refused(422) for a record without a value: a tombstone needs an explicit null."""
     if (given.value is UNSET) == (given.payload is UNSET):
         problem = (
@@ -180,7 +180,7 @@ def build_record(door: Door, given: shapes.PartitionRecord, kind: Format) -> Rec
         encode_key(given.key, kind),
         encode_value(value, kind),
         build_headers(given.headers),
-        door.clock.now_ms() if given.timestamp is None else given.timestamp,
+        proxy.clock.now_ms() if given.timestamp is None else given.timestamp,
     )
 
 
@@ -189,10 +189,10 @@ def build_headers(given: Sequence[shapes.Header]) -> tuple[tuple[str, bytes | No
 
 
 async def publish_all(
-    door: Door, request: Request, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
+    proxy: Proxy, request: Request, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> Response:
     """The answer has one entry per record. The status is 200, or that of the first error if no record was written."""
-    results = await deliver(door, topic, records)
+    results = await deliver(proxy, topic, records)
     written = [result for result in results if isinstance(result, Produced)]
     refused = [result for result in results if isinstance(result, Refused)]
     if refused and not written:
@@ -207,13 +207,13 @@ async def publish_all(
 
 
 async def deliver(
-    door: Door, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
+    proxy: Proxy, topic: TopicMetadata, records: Sequence[tuple[Record, int | None]]
 ) -> list[Produced | Refused]:
     """Publishes the records together. Returns the outcome of each, in the same order."""
     waiting: list[asyncio.Future[Produced] | Refused] = []
     for record, partition in records:
         try:
-            waiting.append(door.producer.enqueue(topic, record, partition))
+            waiting.append(proxy.producer.enqueue(topic, record, partition))
         except (ApiError, WireClientError) as error:
             waiting.append(refusal(error))
     results: list[Produced | Refused] = []
@@ -237,7 +237,7 @@ TIMEOUT = Query("timeout", "How long to wait for a record if there is none, in m
 MAX_BYTES_QUERY = Query("max_bytes", "About how many bytes of records to read.", 1, 16 << 20)
 
 
-async def read_records(door: Door, request: Request) -> Response:
+async def read_records(proxy: Proxy, request: Request) -> Response:
     """Reads from `offset`, from `timestamp`, or from the first record."""
     kind = of_accept(request.headers.get("accept", ""))
     offset, timestamp_ms = OFFSET.read(request), TIMESTAMP.read(request)
@@ -245,19 +245,19 @@ async def read_records(door: Door, request: Request) -> Response:
     most = MAX_RECORDS.read(request) or 1000
     timeout_ms = TIMEOUT.read(request)
     max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
-    topic, info = await existing_partition(door, request)
+    topic, info = await existing_partition(proxy, request)
     partition = TopicPartition(topic.name, info.partition)
     if offset is None:
-        offset = (await offset_range(door.cluster, partition))[0]
+        offset = (await offset_range(proxy.cluster, partition))[0]
         if timestamp_ms is not None:
-            offset = await position_at(door.cluster, partition, timestamp_ms)
+            offset = await position_at(proxy.cluster, partition, timestamp_ms)
     timeout_ms = DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms
-    polling = poll(door, partition, offset, most=most, timeout_ms=timeout_ms, max_bytes=max_bytes)
-    return answer(show_records(partition, await attended(door, request, polling), kind), media_type=kind.value)
+    polling = poll(proxy, partition, offset, most=most, timeout_ms=timeout_ms, max_bytes=max_bytes)
+    return answer(show_records(partition, await attended(proxy, request, polling), kind), media_type=kind.value)
 
 
 async def poll(
-    door: Door, partition: TopicPartition, offset: int, *, most: int, timeout_ms: int, max_bytes: int
+    proxy: Proxy, partition: TopicPartition, offset: int, *, most: int, timeout_ms: int, max_bytes: int
 ) -> list[Record]:
     """The available records, within the limits. Waits for the first record."""
     loop = asyncio.get_running_loop()
@@ -265,7 +265,7 @@ async def poll(
     records: list[Record] = []
     while True:
         wait_ms = 0 if records else max(0, round((deadline - loop.time()) * 1000))
-        fetched = await fetch_one(door.cluster, partition, offset, max_wait_ms=wait_ms, max_bytes=max_bytes)
+        fetched = await fetch_one(proxy.cluster, partition, offset, max_wait_ms=wait_ms, max_bytes=max_bytes)
         records += fetched.records[: most - len(records)]
         max_bytes -= sum(len(record.value or b"") for record in fetched.records)
         is_end = fetched.next_offset in (offset, fetched.high_watermark)

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import json_body
 from penstock.gateway.http.errors import Refused
-from penstock.gateway.http.operations import Door, Operation, answer, decode, no_content
+from penstock.gateway.http.operations import Operation, Proxy, answer, decode, no_content
 from penstock.gateway.http.v2 import existing_partition, existing_topic, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, CLUSTER, MANY, ONE, TOPIC, Links, look, open_cluster
 from penstock.model.new_topic import BROKER_DEFAULT, NewTopic, without_nulls
@@ -26,13 +26,13 @@ from penstock.wire_client.requests.metadata import BrokerMetadata, ClusterMetada
 # -- cluster and brokers ----------------------------------------------------------------------
 
 
-async def list_clusters(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
+async def list_clusters(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
     return links.listing("KafkaClusterList", "", [show_cluster(info, links)])
 
 
-async def get_cluster(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
+async def get_cluster(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
     return answer(show_cluster(info, links))
 
 
@@ -51,13 +51,13 @@ def show_cluster(info: ClusterMetadata, links: Links) -> dict[str, Any]:
     )
 
 
-async def list_brokers(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
+async def list_brokers(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
     return links.listing("KafkaBrokerList", "brokers", (show_broker(info, broker, links) for broker in info.brokers))
 
 
-async def get_broker(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
+async def get_broker(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
     for broker in info.brokers:
         if str(broker.node_id) == request.path_params["broker"]:
             return answer(show_broker(info, broker, links))
@@ -82,14 +82,14 @@ def show_broker(info: ClusterMetadata, broker: BrokerMetadata, links: Links) -> 
 # -- topics -----------------------------------------------------------------------------------
 
 
-async def list_topics(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
+async def list_topics(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
     return links.listing("KafkaTopicList", "topics", (show_topic(info, topic, links) for topic in info.topics))
 
 
-async def get_topic(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    return answer(show_topic(info, await existing_topic(door, request), links))
+async def get_topic(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    return answer(show_topic(info, await existing_topic(proxy, request), links))
 
 
 def show_topic(info: ClusterMetadata, topic: TopicMetadata, links: Links) -> dict[str, Any]:
@@ -108,39 +108,39 @@ def show_topic(info: ClusterMetadata, topic: TopicMetadata, links: Links) -> dic
     )
 
 
-async def create(door: Door, request: Request) -> Response:
-    given = decode(await json_body(door, request), shapes.CreateTopic)
-    info, links = await open_cluster(door, request)
+async def create(proxy: Proxy, request: Request) -> Response:
+    given = decode(await json_body(proxy, request), shapes.CreateTopic)
+    info, links = await open_cluster(proxy, request)
     wanted = NewTopic(
         given.topic_name,
         BROKER_DEFAULT if given.partitions_count is None else given.partitions_count,
         BROKER_DEFAULT if given.replication_factor is None else given.replication_factor,
         configs=without_nulls([(entry.name, entry.value) for entry in given.configs]),
     )
-    await create_topic(door.cluster, wanted, validate_only=given.validate_only)
+    await create_topic(proxy.cluster, wanted, validate_only=given.validate_only)
     if given.validate_only:
         topic = TopicMetadata(given.topic_name, b"", False, ())
     else:
-        topic = await door.cluster.topic(given.topic_name)
+        topic = await proxy.cluster.topic(given.topic_name)
     return answer(show_topic(info, topic, links), 201)
 
 
-async def delete(door: Door, request: Request) -> Response:
-    await open_cluster(door, request)
-    await delete_topic(door.cluster, topic_name(request))
+async def delete(proxy: Proxy, request: Request) -> Response:
+    await open_cluster(proxy, request)
+    await delete_topic(proxy.cluster, topic_name(request))
     return no_content()
 
 
-async def list_partitions(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    topic = await existing_topic(door, request)
+async def list_partitions(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    topic = await existing_topic(proxy, request)
     shown = (show_partition(info, topic, partition, links) for partition in topic.partitions)
     return links.listing("KafkaPartitionList", f"topics/{topic.name}/partitions", shown)
 
 
-async def get_partition(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    topic, partition = await existing_partition(door, request)
+async def get_partition(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    topic, partition = await existing_partition(proxy, request)
     return answer(show_partition(info, topic, partition, links))
 
 
@@ -160,9 +160,9 @@ def show_partition(
     )
 
 
-async def list_configs(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    topic = await existing_topic(door, request)
+async def list_configs(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    topic = await existing_topic(proxy, request)
     path = f"topics/{topic.name}/configs"
     shown = (
         links.resource(
@@ -176,7 +176,7 @@ async def list_configs(door: Door, request: Request) -> Response:
             is_read_only=entry.is_read_only,
             is_sensitive=entry.is_sensitive,
         )
-        for entry in await topic_settings(door.cluster, topic.name)
+        for entry in await topic_settings(proxy.cluster, topic.name)
     )
     return links.listing("KafkaTopicConfigList", path, shown)
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.gateway.http.consumers import group_name
-from penstock.gateway.http.operations import Door, answer
+from penstock.gateway.http.operations import Proxy, answer
 from penstock.gateway.http.v3_resources import CLUSTER, GROUP, MANY, ONE, Links, look, open_cluster
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.aio.fetching import list_offsets
@@ -22,9 +22,9 @@ from penstock.wire_client.requests.metadata import ClusterMetadata
 from penstock.wire_client.requests.offsets import LATEST_MS
 
 
-async def list_consumer_groups(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    shown = (show_group_summary(info, group, links) for group in await list_groups(door.cluster))
+async def list_consumer_groups(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    shown = (show_group_summary(info, group, links) for group in await list_groups(proxy.cluster))
     return links.listing("KafkaConsumerGroupList", "consumer-groups", shown)
 
 
@@ -34,9 +34,9 @@ def show_group_summary(info: ClusterMetadata, group: GroupSummary, links: Links)
     }
 
 
-async def get_group(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    group = await describe_group(door.cluster, group_name(request))
+async def get_group(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    group = await describe_group(proxy.cluster, group_name(request))
     return answer(show_group_fields(info, group.group_id, group.state, group.assignor, group.coordinator_id, links))
 
 
@@ -58,9 +58,9 @@ def show_group_fields(
     )
 
 
-async def list_members(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    group = await describe_group(door.cluster, group_name(request))
+async def list_members(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    group = await describe_group(proxy.cluster, group_name(request))
     path = f"consumer-groups/{group.group_id}/consumers"
     shown = (
         links.resource(
@@ -78,21 +78,21 @@ async def list_members(door: Door, request: Request) -> Response:
     return links.listing("KafkaConsumerList", path, shown)
 
 
-async def list_lags(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    group = await describe_group(door.cluster, group_name(request))
+async def list_lags(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    group = await describe_group(proxy.cluster, group_name(request))
     path = f"consumer-groups/{group.group_id}/lags"
     shown = (
         links.resource("KafkaConsumerLag", f"{path}/{entry['topic_name']}/partitions/{entry['partition_id']}", **entry)
-        for entry in await lags(door, info, group)
+        for entry in await lags(proxy, info, group)
     )
     return links.listing("KafkaConsumerLagList", path, shown)
 
 
-async def lag_summary(door: Door, request: Request) -> Response:
-    info, links = await open_cluster(door, request)
-    group = await describe_group(door.cluster, group_name(request))
-    entries = await lags(door, info, group)
+async def lag_summary(proxy: Proxy, request: Request) -> Response:
+    info, links = await open_cluster(proxy, request)
+    group = await describe_group(proxy.cluster, group_name(request))
+    entries = await lags(proxy, info, group)
     worst: Mapping[str, Any] = max(entries, key=lambda entry: int(entry["lag"]), default={})
     path = f"consumer-groups/{group.group_id}/lag-summary"
     return answer(
@@ -112,12 +112,12 @@ async def lag_summary(door: Door, request: Request) -> Response:
     )
 
 
-async def lags(door: Door, info: ClusterMetadata, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
+async def lags(proxy: Proxy, info: ClusterMetadata, group: GroupDescription) -> Sequence[Mapping[str, Any]]:
     """The lag of each partition with a committed offset, for topics that still exist."""
-    offsets = await committed(door.cluster, group.group_id)
+    offsets = await committed(proxy.cluster, group.group_id)
     sizes = {topic.name: len(topic.partitions) for topic in info.topics}
     known = {key: entry for key, entry in sorted(offsets.items()) if key.partition < sizes.get(key.topic, 0)}
-    ends = await list_offsets(door.cluster, dict.fromkeys(known, LATEST_MS))
+    ends = await list_offsets(proxy.cluster, dict.fromkeys(known, LATEST_MS))
     owners = {partition: member for member in group.members for partition in member.assignment}
     entries = []
     for key, entry in known.items():

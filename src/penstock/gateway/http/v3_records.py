@@ -18,7 +18,7 @@ from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import json_body
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format, encode_value, of_content_type
-from penstock.gateway.http.operations import Door, Operation, answer, decode, read_body
+from penstock.gateway.http.operations import Operation, Proxy, answer, decode, read_body
 from penstock.gateway.http.v2 import build_headers, deliver, topic_name
 from penstock.gateway.http.v3_resources import BODY_REFUSALS, TOPIC, open_cluster
 from penstock.records.builder import Record
@@ -28,14 +28,14 @@ from penstock.wire_client.requests.metadata import ClusterMetadata, TopicMetadat
 MAX_STREAMED = 10_000
 
 
-async def publish(door: Door, request: Request) -> Response:
+async def publish(proxy: Proxy, request: Request) -> Response:
     """Each JSON object in the body is a record, and gets one JSON object in the answer."""
     of_content_type(request.headers.get("content-type", ""))
-    given = [decode(text, shapes.V3Record) for text in split_objects(await read_body(door, request))]
-    info, _ = await open_cluster(door, request)
-    made = [(build_record(door, entry), entry.partition_id) for entry in given]
-    topic = await door.cluster.topic(topic_name(request), create=True)
-    results = await deliver(door, topic, made)
+    given = [decode(text, shapes.V3Record) for text in split_objects(await read_body(proxy, request))]
+    info, _ = await open_cluster(proxy, request)
+    made = [(build_record(proxy, entry), entry.partition_id) for entry in given]
+    topic = await proxy.cluster.topic(topic_name(request), create=True)
+    results = await deliver(proxy, topic, made)
     if len(results) == 1 and isinstance(results[0], Refused):
         raise results[0]
     lines = [
@@ -49,13 +49,13 @@ async def publish(door: Door, request: Request) -> Response:
     return Response(b"\r\n".join(lines), media_type="application/json")
 
 
-async def publish_batch(door: Door, request: Request) -> Response:
-    given = decode(await json_body(door, request), shapes.V3BatchRequest)
-    info, _ = await open_cluster(door, request)
-    made = [(build_record(door, entry), entry.partition_id) for entry in given.entries]
-    topic = await door.cluster.topic(topic_name(request), create=True)
+async def publish_batch(proxy: Proxy, request: Request) -> Response:
+    given = decode(await json_body(proxy, request), shapes.V3BatchRequest)
+    info, _ = await open_cluster(proxy, request)
+    made = [(build_record(proxy, entry), entry.partition_id) for entry in given.entries]
+    topic = await proxy.cluster.topic(topic_name(request), create=True)
     successes, failures = [], []
-    for entry, (record, _), result in zip(given.entries, made, await deliver(door, topic, made), strict=True):
+    for entry, (record, _), result in zip(given.entries, made, await deliver(proxy, topic, made), strict=True):
         if isinstance(result, Produced):
             fields = acknowledgement(info, topic, entry, record, result)
             successes.append(shapes.V3BatchSuccess(entry.id, **fields))
@@ -91,12 +91,12 @@ def split_objects(body: bytes) -> list[bytes]:
     return pieces
 
 
-def build_record(door: Door, given: shapes.V3Record | shapes.V3BatchEntry) -> Record:
+def build_record(proxy: Proxy, given: shapes.V3Record | shapes.V3BatchEntry) -> Record:
     return Record(
         encode_data(given.key),
         encode_data(given.value),
         build_headers(given.headers),
-        door.clock.now_ms() if given.timestamp is None else parse_time(given.timestamp),
+        proxy.clock.now_ms() if given.timestamp is None else parse_time(given.timestamp),
     )
 
 

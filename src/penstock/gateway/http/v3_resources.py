@@ -11,7 +11,7 @@ from starlette.responses import Response
 from penstock.gateway.http import shapes
 from penstock.gateway.http.consumers import base_url
 from penstock.gateway.http.errors import Refused
-from penstock.gateway.http.operations import Door, Endpoint, Operation, answer
+from penstock.gateway.http.operations import Endpoint, Operation, Proxy, answer
 from penstock.wire_client.requests.metadata import ClusterMetadata
 
 CLUSTER = "/v3/clusters/{cluster}"
@@ -44,9 +44,9 @@ class Links:
         return answer({"kind": kind, "metadata": {"self": url, "next": None}, "data": list(data)})
 
 
-async def open_cluster(door: Door, request: Request) -> tuple[ClusterMetadata, Links]:
+async def open_cluster(proxy: Proxy, request: Request) -> tuple[ClusterMetadata, Links]:
     """Raises Refused(404) for another cluster's id."""
-    info = await door.cluster.describe()
+    info = await proxy.cluster.describe()
     if request.path_params.get("cluster", info.cluster_id) != info.cluster_id:
         raise Refused(404, f"Cluster not found: this is {info.cluster_id}")
     return info, Links(request, info.cluster_id)

@@ -1,4 +1,4 @@
-"""The process of the gateway: `python -m penstock.node.door_process PLAN`. Started by `node.doors`."""
+"""The process of the gateway: `python -m penstock.node.gateway_process PLAN`. Started by `node.gateway`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from importlib import import_module
 
 from penstock import __version__
-from penstock.gateway.process import DoorPlan, serve
+from penstock.gateway.process import GatewayPlan, serve
 from penstock.observability.logs import configure
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.loop import DEFAULT_STALL_S, TurnLoop, run
@@ -40,7 +40,7 @@ def main() -> None:
     configure(given["log_level"], given["log_format"], "gateway")
     # Ctrl-C is for the broker, which stops this process in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    plan = DoorPlan(
+    plan = GatewayPlan(
         tuple((host, port) for host, port in given["bootstrap"]),
         tuple(given["http_fds"]),
         tuple(given["line_fds"]),
@@ -59,7 +59,7 @@ def main() -> None:
     run(_watched(plan))
 
 
-async def _watched(plan: DoorPlan) -> None:
+async def _watched(plan: GatewayPlan) -> None:
     loop = asyncio.get_running_loop()
     watchdog = LoopWatchdog(loop, DEFAULT_STALL_S) if isinstance(loop, TurnLoop) else None
     if watchdog is not None:

@@ -35,7 +35,7 @@ def check_origins(origins: Sequence[str]) -> None:
             )
 
 
-def parse_door(setting: str, text: str | None) -> Endpoint | None:
+def parse_endpoint(setting: str, text: str | None) -> Endpoint | None:
     if not text:
         return None
     match = _ADDRESS.fullmatch(text)

@@ -17,15 +17,15 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from broker_process import BrokerProcess
-from door_callers import PAGE, ROOT, Netcat, door_port, transcript
+from gateway_callers import PAGE, ROOT, Netcat, gateway_port, transcript
 
-DOORS = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": ""}
+GATEWAY = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": ""}
 _numbers = count()
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("lines"), DOORS) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("lines"), GATEWAY) as process:
         yield process
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
@@ -33,7 +33,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def port(broker: BrokerProcess) -> int:
-    return door_port(broker, "lines")
+    return gateway_port(broker, "lines")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ PAGES = [page for page in (PAGE, ROOT / "README.md") if "\n$ nc " in page.read_t
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_transcript_byte_for_byte(page: Path, tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as fresh, Netcat(door_port(fresh, "lines")) as caller:
+    with BrokerProcess(tmp_path, GATEWAY) as fresh, Netcat(gateway_port(fresh, "lines")) as caller:
         turns = transcript(page)
         assert len(turns) >= 10
         for typed, received in turns:
@@ -61,7 +61,7 @@ def test_the_transcript_byte_for_byte(page: Path, tmp_path: Path) -> None:
         assert caller.line() == b""  # QUIT closes
         # The same once more without waiting for answers, as a script would send it.
     (tmp_path / "again").mkdir()
-    with BrokerProcess(tmp_path / "again", DOORS) as fresh, Netcat(door_port(fresh, "lines")) as caller:
+    with BrokerProcess(tmp_path / "again", GATEWAY) as fresh, Netcat(gateway_port(fresh, "lines")) as caller:
         caller.send(b"".join(typed for typed, _ in turns))
         assert caller.rest() == b"".join(received for _, received in turns)
 
@@ -187,8 +187,8 @@ def test_what_a_web_page_posts_is_not_carried_out(port: int, nc: Netcat, topic: 
 
 
 def test_followers_that_leave_are_not_worth_a_line(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
-        port = door_port(broker, "lines")
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
+        port = gateway_port(broker, "lines")
         with Netcat(port) as nc:
             nc.ask("PUBLISH t 0")
             for reset in (False, True):
@@ -207,7 +207,7 @@ def test_followers_that_leave_are_not_worth_a_line(tmp_path: Path) -> None:
         assert "exception" not in broker.log().lower()
 
 
-# -- the process behind the door --------------------------------------------------------------
+# -- the process of the gateway --------------------------------------------------------------
 
 
 def children(pid: int) -> list[int]:
@@ -229,47 +229,47 @@ def is_alive(pid: int) -> bool:
 
 
 def test_the_process_starts_with_the_first_caller_and_ends_with_the_broker(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
-        port = door_port(broker, "lines")
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
+        port = gateway_port(broker, "lines")
         assert children(broker.pid) == []
         with Netcat(port) as nc:
             assert nc.ask("PUBLISH t 1") == "OK 0 0"
-        (doors,) = children(broker.pid)
+        (gateway,) = children(broker.pid)
         assert broker.terminate() == 0
-        assert not is_alive(doors)
+        assert not is_alive(gateway)
         assert "Traceback" not in broker.log()
 
 
-def test_after_kill_9_of_the_broker_the_doors_are_gone_and_the_next_one_has_the_ports(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path, DOORS)
+def test_after_kill_9_of_the_broker_the_gateway_is_gone_and_the_next_one_has_the_ports(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path, GATEWAY)
     with broker:
-        port = door_port(broker, "lines")
+        port = gateway_port(broker, "lines")
         with Netcat(port) as nc:
             assert nc.ask("PUBLISH t 1") == "OK 0 0"
-        (doors,) = children(broker.pid)
+        (gateway,) = children(broker.pid)
         broker.kill()
         broker.settings["penstock.line.listener"] = f"127.0.0.1:{port}"
         broker.start()
-        wait_until(lambda: not is_alive(doors), 2)
+        wait_until(lambda: not is_alive(gateway), 2)
         with Netcat(port) as nc:
             assert nc.ask("CONSUME t") == "MSG 0 0 - 1\nOK 1 0:1"
 
 
-def test_doors_that_die_open_again(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
-        port = door_port(broker, "lines")
+def test_a_gateway_that_dies_starts_again(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
+        port = gateway_port(broker, "lines")
         with Netcat(port) as nc:
             assert nc.ask("PUBLISH t 1") == "OK 0 0"
-        (doors,) = children(broker.pid)
-        os.kill(doors, signal.SIGKILL)
+        (gateway,) = children(broker.pid)
+        os.kill(gateway, signal.SIGKILL)
         with Netcat(port) as nc:  # waits in the backlog
             assert nc.ask("CONSUME t") == "MSG 0 0 - 1\nOK 1 0:1"
-        assert children(broker.pid) != [doors]
+        assert children(broker.pid) != [gateway]
         assert "gateway: process ended" in broker.log()
 
 
 @pytest.mark.parametrize("name", ["line", "http"])
-def test_a_taken_door_is_one_sentence(name: str, tmp_path: Path) -> None:
+def test_a_taken_port_is_one_sentence(name: str, tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

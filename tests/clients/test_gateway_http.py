@@ -21,9 +21,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker_process import BrokerProcess
-from door_callers import PAGE, Http, Netcat, door_port, walkthrough
+from gateway_callers import PAGE, Http, Netcat, gateway_port, walkthrough
 
-DOORS = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": "127.0.0.1:0"}
+GATEWAY = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": "127.0.0.1:0"}
 BINARY = "application/vnd.kafka.binary.v2+json"
 JSON_V2 = "application/vnd.kafka.json.v2+json"
 V2 = "application/vnd.kafka.v2+json"
@@ -32,7 +32,7 @@ _numbers = count()
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("http"), DOORS) as process:
+    with BrokerProcess(tmp_path_factory.mktemp("http"), GATEWAY) as process:
         yield process
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
@@ -40,7 +40,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.fixture(scope="module")
 def web(broker: BrokerProcess) -> Http:
-    return Http(door_port(broker, "HTTP"))
+    return Http(gateway_port(broker, "HTTP"))
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def without_times(text: str) -> str:
 
 
 def test_the_walkthrough(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as fresh:
-        web = Http(door_port(fresh, "HTTP"))
+    with BrokerProcess(tmp_path, GATEWAY) as fresh:
+        web = Http(gateway_port(fresh, "HTTP"))
         turns = walkthrough(PAGE)
         assert len(turns) >= 12
         for command, printed in turns:
@@ -295,7 +295,7 @@ def test_only_the_head_of_a_tail(web: Http, topic: str) -> None:
     assert headers["content-type"].startswith("text/event-stream")
 
 
-def test_a_topic_deleted_through_another_door(broker: BrokerProcess, web: Http, topic: str) -> None:
+def test_a_topic_deleted_through_another_protocol(broker: BrokerProcess, web: Http, topic: str) -> None:
     web.post(f"/topics/{topic}", {"value": 1})
     assert len(web.get(f"/topics/{topic}/partitions")) == 1
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
@@ -611,7 +611,7 @@ def test_a_host_header_that_is_none(tmp_path: Path) -> None:
         {"Origin": "null"},
     ],
 )
-def test_a_door_on_this_machine_is_not_for_web_pages(web: Http, topic: str, headers: dict[str, str]) -> None:
+def test_a_gateway_on_this_machine_is_not_for_web_pages(web: Http, topic: str, headers: dict[str, str]) -> None:
     body = json.dumps({"value": "pwned"}).encode()
     given = {"Content-Type": "application/json", **headers}
     for method, path in (("POST", f"/topics/{topic}"), ("GET", "/metrics"), ("GET", "/openapi.json")):
@@ -640,7 +640,7 @@ def test_this_machine_has_several_names(web: Http, headers: dict[str, str]) -> N
 def test_more_names_may_be_allowed(tmp_path: Path) -> None:
     settings = {"penstock.http.listener": "127.0.0.1:0", "penstock.http.allowed.hosts": "Proxy.example, app.example"}
     with BrokerProcess(tmp_path, settings) as broker:
-        web = Http(door_port(broker, "HTTP"))
+        web = Http(gateway_port(broker, "HTTP"))
         headers = {"Host": "proxy.example", "Origin": "https://app.example"}
         assert web.call("GET", "/topics", headers=headers)[0] == 200
         assert web.call("GET", "/topics", headers={"Host": "other.example"})[0] == 403
@@ -674,8 +674,8 @@ def test_the_description_covers_every_route(web: Http) -> None:
 
 
 def test_the_broker_stops_at_once_and_quietly_with_readers_waiting(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
-        web = Http(door_port(broker, "HTTP"))
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
+        web = Http(gateway_port(broker, "HTTP"))
         web.post("/topics/t", {"value": 0})
         path = make_instance(web, "g", "one", "t")
         read_until(web, path, 1)
@@ -704,8 +704,8 @@ def test_the_broker_stops_at_once_and_quietly_with_readers_waiting(tmp_path: Pat
 
 
 def test_a_slow_body_does_not_end_in_a_traceback(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS) as broker:
-        port = door_port(broker, "HTTP")
+    with BrokerProcess(tmp_path, GATEWAY) as broker:
+        port = gateway_port(broker, "HTTP")
         Http(port).post("/topics/t", {"value": 0})
         with socket.create_connection(("127.0.0.1", port), 10) as slow:
             slow.sendall(
@@ -718,8 +718,8 @@ def test_a_slow_body_does_not_end_in_a_traceback(tmp_path: Path) -> None:
         assert "Traceback" not in broker.log()
 
 
-def test_the_three_doors_show_one_log(broker: BrokerProcess, web: Http, topic: str) -> None:
-    with Netcat(door_port(broker, "lines")) as nc:
+def test_three_protocols_show_one_log(broker: BrokerProcess, web: Http, topic: str) -> None:
+    with Netcat(gateway_port(broker, "lines")) as nc:
         assert nc.ask(f"PUBLISH {topic} from netcat") == "OK 0 0"
         web.post(f"/topics/{topic}", {"key": "k", "value": "from http"})
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -742,9 +742,9 @@ def test_what_is_asked_for_but_not_served_is_406(web: Http, topic: str) -> None:
 
 def test_event_source_of_a_page_may_read_the_answer(tmp_path: Path) -> None:
     """What a browser does: it sends Origin, and gives the page an answer that names this origin, and no other."""
-    settings = DOORS | {"penstock.http.allowed.origins": "https://dash.example"}
+    settings = GATEWAY | {"penstock.http.allowed.origins": "https://dash.example"}
     with BrokerProcess(tmp_path, settings) as process:
-        web = Http(door_port(process, "HTTP"))
+        web = Http(gateway_port(process, "HTTP"))
         web.post("/topics/events", {"value": 1})
         path = "/topics/events/events?from=earliest&limit=1"
         for origin in ("https://dash.example", "http://localhost:3000"):
@@ -770,24 +770,24 @@ HALF_A_LINE = b"TOP"
 
 
 def test_slow_callers_are_hung_up_on(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
-        port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
+    with BrokerProcess(tmp_path, GATEWAY | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
+        port, line_port = gateway_port(process, "HTTP"), gateway_port(process, "lines")
         slow = [half_sent(port, HALF_A_REQUEST), half_sent(port, b""), half_sent(line_port, HALF_A_LINE)]
         answers = [read_to_the_end(connection) for connection in slow]
         assert answers[:2] == [b"", b""]
         assert answers[2].startswith(b"ERR closed: ")
-        assert closed_by_doors(port) == {"http full": 0, "http timeout": 2, "line full": 0, "line timeout": 1}
+        assert closed_by_gateway(port) == {"http full": 0, "http timeout": 2, "line full": 0, "line timeout": 1}
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
 
 
 def test_a_late_body_is_408_and_the_connection_is_closed(tmp_path: Path) -> None:
-    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
-        port = door_port(process, "HTTP")
+    with BrokerProcess(tmp_path, GATEWAY | {"penstock.gateway.request.timeout.ms": "1000"}) as process:
+        port = gateway_port(process, "HTTP")
         answer = read_to_the_end(half_sent(port, POST + b"Content-Length: 9\r\n\r\n{"))
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert b"\r\nconnection: close\r\n" in answer
-        assert closed_by_doors(port)["http timeout"] == 1
+        assert closed_by_gateway(port)["http timeout"] == 1
         assert process.terminate() == 0
         assert "Traceback" not in process.log()
 
@@ -798,13 +798,13 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_comes(web: Http) 
 
 
 def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
-    """More half-sent requests than a door has connections: whoever waits longest makes room."""
+    """More half-sent requests than the listener has connections: the one that waits longest makes room."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip(f"3,150 connections at a time need as many open files; this user may have {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with BrokerProcess(tmp_path, DOORS | {"penstock.gateway.request.timeout.ms": "600000"}) as process:
-        port, line_port = door_port(process, "HTTP"), door_port(process, "lines")
+    with BrokerProcess(tmp_path, GATEWAY | {"penstock.gateway.request.timeout.ms": "600000"}) as process:
+        port, line_port = gateway_port(process, "HTTP"), gateway_port(process, "lines")
         assert Http(port).call("GET", "/health")[0] == 200
         slow = [half_sent(port, HALF_A_REQUEST) for _ in range(2100)]
         slow += [half_sent(line_port, HALF_A_LINE) for _ in range(1050)]
@@ -812,7 +812,7 @@ def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
         assert Http(port).call("GET", "/topics")[0] == 200
         with Netcat(line_port) as line:
             assert line.ask("TOPICS") == "OK 0"
-        closed = closed_by_doors(port)
+        closed = closed_by_gateway(port)
         assert closed["http full"] >= 36
         assert closed["line full"] >= 50
         for connection in slow:
@@ -821,10 +821,10 @@ def test_callers_that_send_nothing_keep_nobody_out(tmp_path: Path) -> None:
         assert "Traceback" not in process.log()
 
 
-def closed_by_doors(port: int) -> dict[str, int]:
+def closed_by_gateway(port: int) -> dict[str, int]:
     page = Http(port).call("GET", "/metrics")[2].decode()
     rows = re.findall(r'penstock_gateway_connections_closed_total{protocol="(\w+)",reason="(\w+)"} (\d+)', page)
-    return {f"{door} {reason}": int(number) for door, reason, number in sorted(rows)}
+    return {f"{protocol} {reason}": int(number) for protocol, reason, number in sorted(rows)}
 
 
 def read_to_the_end(connection: socket.socket) -> bytes:

@@ -41,7 +41,7 @@ def _is_taken(error: ConfigError) -> bool:
     return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE
 
 
-class DoorSettings(NamedTuple):
+class GatewaySettings(NamedTuple):
     http: Endpoint | None
     line: Endpoint | None
     allowed_hosts: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class DoorSettings(NamedTuple):
     max_idle_ms: int = 600_000
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> DoorSettings:
+    def of(cls, config: BrokerConfig) -> GatewaySettings:
         return cls(
             config.penstock_http_listener,
             config.penstock_line_listener,
@@ -61,8 +61,8 @@ class DoorSettings(NamedTuple):
         )
 
 
-class Doors:
-    def __init__(self, settings: DoorSettings) -> None:
+class Gateway:
+    def __init__(self, settings: GatewaySettings) -> None:
         http = settings.http
         self._settings = settings
         self._endpoints = {"http": http, "line": settings.line}
@@ -159,7 +159,7 @@ class Doors:
         passed = [theirs, their_metrics, *self._all_sockets()]
         with theirs, their_metrics:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.node.door_process", json.dumps(plan)],
+                [sys.executable, "-m", "penstock.node.gateway_process", json.dumps(plan)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[sock.fileno() for sock in passed],

@@ -1,4 +1,4 @@
-"""A broker process with its doors, and a caller for each of them that sends what a test wrote and nothing else."""
+"""A broker process with its gateway, and callers of the REST proxy and the line protocol."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Http:
         return status, shape["error_code"], shape["message"]
 
     def curl(self, command: str) -> str:
-        """The few options of curl that the pages use, with localhost:8082 as this door."""
+        """The few options of curl that the pages use, with localhost:8082 as this listener."""
         words = shlex.split(command)
         assert words.pop(0) == "curl"
         method, headers, body, url = "GET", {"Host": "localhost:8082"}, None, ""
@@ -149,7 +149,7 @@ class Http:
         return answer.decode()
 
 
-def door_port(broker: BrokerProcess, name: str) -> int:
+def gateway_port(broker: BrokerProcess, name: str) -> int:
     found = re.search(rf"{name} on 127\.0\.0\.1:(\d+)", broker.ready_line)
     assert found, broker.ready_line
     return int(found[1])
