@@ -1,8 +1,8 @@
 """Observes the nodes of a cluster while they run, without changing them, and informs the checkers.
 
-Only this module, `sim.judges.quorum_ears` and `sim.judges.replica_ears` know the names in production code. It checks
-after a turn of the loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant:
-nothing here changes what nodes do.
+Among the judges, only this module and the `ears` modules beside it know names of production code. It checks after a
+turn of the loop, at most every few milliseconds of virtual time. Must not know: clients, faults. Invariant: nothing
+here changes what nodes do.
 """
 
 from __future__ import annotations
