@@ -41,8 +41,8 @@ format: install ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: install ## Penstock beside Apache Kafka, interleaved (needs Maven and Java 17; without Maven: Penstock alone)
-	$(BIN)/python -m bench --docs
+bench: install ## Penstock beside Apache Kafka, interleaved (needs Maven and Java 17; without Maven: Penstock alone; ARGS='--only transactions')
+	$(BIN)/python -m bench --docs $(ARGS)
 
 bench-partitions: install ## 4,000 partitions: create, write, stop, restart, crash (needs Maven and Java 17)
 	$(BIN)/python -m bench partitions --docs
@@ -51,10 +51,10 @@ bench-groups: install ## A consumer group of 100 members forms, loses 10 and set
 	$(BIN)/python -m bench groups --docs
 
 bench-spark: install ## Topics into and out of Spark, beside Spark's own Kafka connector (needs Java 17; Maven for the connector)
-	$(BIN)/python -m bench.spark --docs
+	$(BIN)/python -m bench.spark --docs $(ARGS)
 
 bench-cluster: install ## Three brokers beside three of Apache Kafka, interleaved (needs Maven and Java 17)
-	$(BIN)/python -m bench.cluster --docs
+	$(BIN)/python -m bench.cluster --docs $(ARGS)
 
 bench-turns: install ## How long the event loop is held: cold reads, offsets by time, a restart, a cut (OPTIONS="--gigabytes 1" for less)
 	$(BIN)/python -m bench.turns $(OPTIONS)

@@ -4,6 +4,7 @@
     client.py      a blocking connection for unmeasured work: create, delete, wait for leaders
     driver.py      the producing load, closed loop and at a fixed rate, on one epoll loop
     reader.py      the fetching load
+    transactions.py  the load of transactional producers, with the requests of transaction_wire.py
     stock.py       the one row with a stock client (confluent-kafka)
     brokers.py     start, watch and stop the two brokers
     kafka/         the Maven project that names Apache Kafka's jars

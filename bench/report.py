@@ -46,6 +46,11 @@ _METHOD = """## How it is measured
 - Time to first message begins with the start of the process on an empty data directory, includes the creation of the
   topic, and ends with the first acknowledged record. Apache Kafka's directory is formatted before the clock starts;
   Penstock formats its own directory while the clock runs.
+- Transactions: the driver is several producers in one thread. Each has its own transactional id, connection and
+  partition. It writes the records of a transaction in batches of up to 128 KB, commits when all are acknowledged, and
+  begins the next transaction at once. Both brokers get the protocol of transaction version 2 (Produce 12, EndTxn 5).
+  The time of a transaction runs from its first batch to the answer to its commit. The coordinator's topic has the flush
+  setting of the row, too. After each run the driver checks that consumers of committed records can read all of them.
 - Groups: members are confluent-kafka with no setting but address, group and protocol, in four processes beside both
   brokers. The clock starts when the members are told to join, before they connect, or when ten are told to close. It
   stops at the last change of an assignment, when every partition has one owner and the members' numbers of partitions

@@ -13,9 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from bench import driver, machine, reader, stock
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from bench import driver, machine, reader, stock, transactions
 from bench.brokers import Broker, BrokerFailed, BrokerMaker
-from bench.client import Client, first_acknowledged
+from bench.client import HOST, Client, first_acknowledged
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
 from bench.results import Metrics, Outcome
 from bench.rounds import Rounds
@@ -31,13 +34,17 @@ from bench.scenarios import (
     Scenario,
     Start,
     Stock,
+    Transactions,
 )
+from bench.transactions import TransactionLoad
 from bench.wire import BrokerError, records_per_batch
 
-FAILURES = (BrokerError, BrokerFailed, LoadFailed, OSError)
+FAILURES = (BrokerError, BrokerFailed, LoadFailed, KafkaException, OSError)
 
 # After the last answer a broker may still be at work (write-back, snapshots): that belongs to the load.
 _TRAILING_S = 0.2
+
+FLUSH_SETTING = "flush.messages"
 
 
 @dataclass(slots=True)
@@ -187,6 +194,45 @@ def _stock(broker: Broker, load: Stock, flush: Flush) -> Metrics:
         }
 
 
+def _set_flush_of_decisions(broker: Broker, flush: Flush) -> None:
+    """The coordinator's own topic is flushed like the topic of the run."""
+    with Client(broker.port) as client:
+        transactions.begin(client, "first")  # which creates it
+    operation = AlterConfigOpType.SET if flush.configs else AlterConfigOpType.DELETE
+    value = flush.configs.get(FLUSH_SETTING)
+    entry = ConfigEntry(FLUSH_SETTING, value, incremental_operation=operation)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, "__transaction_state", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": f"{HOST}:{broker.port}", "log_level": 0})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def _transactions(broker: Broker, load: Transactions, flush: Flush) -> Metrics:
+    _set_flush_of_decisions(broker, flush)
+    with _topic(broker, "transactions", load.producers, flush) as topic:
+        total = min(load.total_mb * 1_000_000, machine.unthrottled_bytes())
+        count = max(load.producers, total // (load.records_each * load.record_bytes))
+        request = TransactionLoad(
+            topic, load.producers, load.record_bytes, load.records_each, load.batch_bytes, count, load.max_seconds
+        )
+        machine.warm_pages(total * 6 // 5)
+        with _metered(broker) as meter:
+            result = transactions.run(broker.port, request)
+        return {
+            "records_s": result.records / result.seconds,
+            "transactions_s": result.transactions / result.seconds,
+            "mb_s": result.value_bytes / result.seconds / 1e6,
+            "transaction_p50_ms": percentile(result.sorted_s, 0.5) * 1e3,
+            "transaction_p99_ms": percentile(result.sorted_s, 0.99) * 1e3,
+            "cpu_us_per_record": meter.cpu_s / result.records * 1e6,
+            "cpu_us_per_transaction": meter.cpu_s / result.transactions * 1e6,
+            "cpu_pct": 100 * meter.cpu_s / result.seconds,
+            "refused": result.refused,
+            "rss_mb": meter.rss_mb,
+            "seconds": result.seconds,
+            "driver_cpu_pct": 100 * result.driver_cpu_s / result.seconds,
+        }
+
+
 def run_once(side: Side, scenario: Scenario) -> Metrics:
     broker = side.broker
     match scenario.load:
@@ -202,12 +248,14 @@ def run_once(side: Side, scenario: Scenario) -> Metrics:
             return _start(side, load)
         case Stock() as load:
             return _stock(broker, load, scenario.flush)
+        case Transactions() as load:
+            return _transactions(broker, load, scenario.flush)
         case ManyPartitions() | GroupOfMembers():
             raise ValueError("partitions and groups have commands of their own")
 
 
 def warm_up(broker: Broker, share: float) -> None:
-    """Sends about 1.5 GB through every path, to warm up a just-in-time compiler. Not measured."""
+    """Sends 1.5 GB and more through every path, to warm up a just-in-time compiler. Not measured."""
     for load, flush in (
         (Produce(1024, 128 * 1024, 10, int(600 * share), 20.0), Flush.OFF),
         (Produce(1024, 16 * 1024, 1, int(400 * share), 20.0), Flush.OFF),
@@ -216,6 +264,8 @@ def warm_up(broker: Broker, share: float) -> None:
         _produce(broker, load, flush)
     _fetch(broker, Fetch(1024, 128 * 1024, 1, int(500 * share)))
     _one_record(broker, OneRecord(int(40_000 * share)), Flush.OFF)
+    for records in (100, 10_000):
+        _transactions(broker, Transactions(records, 10, int(1000 * share), 20.0 * share), Flush.OFF)
 
 
 # Run once on each side before the rounds: the first start reads the code from the disk, the first consumer makes the
@@ -270,6 +320,8 @@ def scaled(load: Load, share: float) -> Load:
             return replace(load, idle_seconds=0.5)
         case Stock():
             return replace(load, record_count=int(load.record_count * share))
+        case Transactions():
+            return replace(load, total_mb=max(10, int(load.total_mb * share)), max_seconds=1.0)
         case ManyPartitions():
             return ManyPartitions(topics=2, partitions=20)
         case GroupOfMembers():

@@ -84,6 +84,10 @@ METRICS: Mapping[str, Metric] = {
     "pause_worst_s": Metric("a producer's pause after kill -9 of the leader, worst", "s"),
     "idle_cpu_pct": Metric("CPU of all brokers, idle", "% of a core"),
     "group_cpu_s": Metric("broker CPU, both together", "s"),
+    "transactions_s": Metric("throughput", "transactions/s"),
+    "cpu_us_per_record": Metric("broker CPU", "µs/record"),
+    "transaction_p50_ms": Metric("a transaction, p50", "ms"),
+    "transaction_p99_ms": Metric("a transaction, p99", "ms"),
 }
 
 
@@ -141,6 +145,19 @@ class Stock:
     record_count: int = 300_000
     record_bytes: int = 1024
     shown = ("produce_mb_s", "produce_cpu_s_per_gb", "consume_mb_s", "consume_cpu_s_per_gb")
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """Producers with a partition and a transaction under way each: 1 KB records in batches of up to 128 KB."""
+
+    records_each: int
+    producers: int
+    total_mb: int = 1000
+    max_seconds: float = 5.0
+    record_bytes: int = 1024
+    batch_bytes: int = 128 * 1024
+    shown = ("records_s", "transactions_s", "transaction_p50_ms", "transaction_p99_ms", "cpu_us_per_record")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +230,7 @@ Load = (
     | Rate
     | Start
     | Stock
+    | Transactions
     | ManyPartitions
     | GroupOfMembers
     | SparkRead
@@ -253,6 +271,8 @@ class Scenario:
                 return idle + 4.0
             case Stock():
                 return 8.0
+            case Transactions(max_seconds=seconds):
+                return seconds + 2.0
             case ManyPartitions():
                 return 60.0
             case GroupOfMembers():
@@ -362,11 +382,31 @@ def _rate() -> Iterator[Scenario]:
     yield Scenario("rate-2000-100p-flush", section, title, Rate(2000, partitions=100), Flush.ON)
 
 
+def _transactions() -> Iterator[Scenario]:
+    """The target is for equal settings: flushing costs only the broker that does it."""
+    for flush, words in (
+        (Flush.OFF, "flush off on both"),
+        (Flush.ON, "flush before acknowledgement on both"),
+        (Flush.DEFAULT, "each broker's default: Penstock flushes, Apache Kafka does not"),
+    ):
+        for records in (100, 10_000):
+            for producers in (1, 10):
+                yield Scenario(
+                    f"transactions-{records}-{producers}p-{_SUFFIX[flush]}",
+                    f"Transactions, {words}",
+                    f"{records:,} records of 1 KB a transaction, {producers} producer{'s' * (producers > 1)}",
+                    Transactions(records, producers),
+                    flush,
+                    () if flush is Flush.DEFAULT else (_at_least(2.0, "records_s"),),
+                )
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     *_produce(),
     *_fetch(),
     *_one_record(),
     *_rate(),
+    *_transactions(),
     Scenario("start", "Start and memory", "fresh data directory", Start(), Flush.DEFAULT, _TARGETS["start"]),
     Scenario("stock-client", "Stock client (confluent-kafka)", "1 KB records, 1 partition, flush off", Stock()),
 )

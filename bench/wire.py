@@ -1,8 +1,9 @@
 """The requests of the load, built once as bytes, and the fields of the answers that it reads.
 
 It knows Kafka's protocol, but not the broker. Apache Kafka 4.x accepts the versions: Produce 9, Fetch 12, Metadata 4,
-CreateTopics 4, DeleteTopics 3. Every request is a whole frame whose correlation id and (for Fetch) offset can be
-patched in place, so that sending needs no encoding.
+CreateTopics 4, DeleteTopics 3, and Produce 12 in a transaction (`transaction_wire` has the rest of transactions). Every
+request is a whole frame whose correlation id and (for Fetch) offset can be patched in place, so that sending needs no
+encoding.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class BrokerError(RuntimeError):
         self.code = code
 
 
-def _unsigned_varint(value: int) -> bytes:
+def unsigned_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -63,14 +64,14 @@ def _string(text: str) -> bytes:
     return struct.pack(">h", len(raw)) + raw
 
 
-def _compact_string(text: str) -> bytes:
+def compact_string(text: str) -> bytes:
     raw = text.encode()
     if len(raw) > MAX_NAME:
         raise ValueError(f"topic name longer than {MAX_NAME} bytes: {text}")
-    return _unsigned_varint(len(raw) + 1) + raw
+    return unsigned_varint(len(raw) + 1) + raw
 
 
-def _frame(api_key: int, version: int, body: bytes, *, flexible: bool) -> bytearray:
+def framed(api_key: int, version: int, body: bytes, *, flexible: bool) -> bytearray:
     head = struct.pack(">hhih", api_key, version, 0, len(CLIENT_ID)) + CLIENT_ID + (b"\0" if flexible else b"")
     return bytearray(_INT32.pack(len(head) + len(body)) + head + body)
 
@@ -85,19 +86,22 @@ def records_per_batch(record_bytes: int, batch_bytes: int) -> int:
     return max(1, (batch_bytes - HEADER_SIZE) // (record_bytes + RECORD_OVERHEAD))
 
 
-def produce_request(topic: str, partition: int, batch: bytes, acks: int = -1) -> bytearray:
+def produce_request(
+    topic: str, partition: int, batch: bytes, acks: int = -1, transactional_id: str | None = None
+) -> bytearray:
+    """With a transactional id in the version that adds the partition to the transaction (KIP-890)."""
     body = (
-        b"\0"  # no transactional id
+        (b"\0" if transactional_id is None else compact_string(transactional_id))
         + struct.pack(">hi", acks, 30_000)
         + b"\2"
-        + _compact_string(topic)
+        + compact_string(topic)
         + b"\2"
         + _INT32.pack(partition)
-        + _unsigned_varint(len(batch) + 1)
+        + unsigned_varint(len(batch) + 1)
         + batch
         + b"\0\0\0"  # tags of partition, topic, request
     )
-    return _frame(0, 9, body, flexible=True)
+    return framed(0, 9 if transactional_id is None else 12, body, flexible=True)
 
 
 def produce_error_at(topic: str) -> int:
@@ -111,22 +115,26 @@ class FetchRequest(NamedTuple):
     offset_at: int
 
 
-def fetch_request(topic: str, partition: int, max_bytes: int, max_wait_ms: int) -> FetchRequest:
+def fetch_request(
+    topic: str, partition: int, max_bytes: int, max_wait_ms: int, *, committed: bool = False
+) -> FetchRequest:
+    """`committed`: only below the last stable offset."""
     before = (
-        struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, 0, 0, -1)
+        struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes, committed, 0, -1)
         + b"\2"
-        + _compact_string(topic)
+        + compact_string(topic)
         + b"\2"
         + struct.pack(">ii", partition, -1)
     )
     after = struct.pack(">qiqi", 0, -1, -1, max_bytes) + b"\0\0\1\1\0"
-    frame = _frame(1, 12, before + after, flexible=True)
+    frame = framed(1, 12, before + after, flexible=True)
     return FetchRequest(frame, len(frame) - len(after))
 
 
 class Fetched(NamedTuple):
     error: int
     high_watermark: int
+    last_stable_offset: int
     start: int  # where the record batches start and end in the answer
     end: int
 
@@ -138,14 +146,14 @@ def read_fetch(answer: memoryview, topic: str) -> Fetched:
     """The one partition of an answer to `fetch_request` (`answer` starts after the frame length)."""
     (error,) = struct.unpack_from(">h", answer, 9)
     if error:
-        return Fetched(error, -1, 0, 0)
+        return Fetched(error, -1, -1, 0, 0)
     at = 15 + 1 + 1 + len(topic.encode()) + 1
-    _, error, high_watermark, _, _ = _FETCH_PARTITION.unpack_from(answer, at)
+    _, error, high_watermark, last_stable_offset, _ = _FETCH_PARTITION.unpack_from(answer, at)
     aborted, at = read_unsigned_varint(answer, at + _FETCH_PARTITION.size)
     if aborted > 1:
         raise ValueError("aborted transactions in a log that has none")
     size, at = read_unsigned_varint(answer, at + 4)  # after the preferred read replica
-    return Fetched(error, high_watermark, at, at + max(size - 1, 0))
+    return Fetched(error, high_watermark, last_stable_offset, at, at + max(size - 1, 0))
 
 
 def check_batches(records: memoryview) -> None:
@@ -172,17 +180,17 @@ def create_topics_request(topics: Sequence[NewTopic]) -> bytearray:
         body += _string(topic.name) + struct.pack(">ihi", topic.partitions, 1, 0) + _INT32.pack(len(topic.configs))
         for key, value in topic.configs.items():
             body += _string(key) + _string(value)
-    return _frame(19, 4, body + struct.pack(">ib", 60_000, 0), flexible=False)
+    return framed(19, 4, body + struct.pack(">ib", 60_000, 0), flexible=False)
 
 
 def delete_topics_request(names: Sequence[str]) -> bytearray:
     body = _INT32.pack(len(names)) + b"".join(map(_string, names)) + _INT32.pack(60_000)
-    return _frame(20, 3, body, flexible=False)
+    return framed(20, 3, body, flexible=False)
 
 
 def metadata_request(names: Sequence[str]) -> bytearray:
     body = _INT32.pack(len(names)) + b"".join(map(_string, names)) + b"\0"  # never create by asking
-    return _frame(3, 4, body, flexible=False)
+    return framed(3, 4, body, flexible=False)
 
 
 class Reader:
