@@ -82,6 +82,8 @@ METRICS: Mapping[str, Metric] = {
     "batch_p95_ms": Metric("a micro-batch of 2 rows, p95", "ms"),
     "pause_median_s": Metric("a producer's pause after kill -9 of the leader, median", "s"),
     "pause_worst_s": Metric("a producer's pause after kill -9 of the leader, worst", "s"),
+    "committed_pause_median_s": Metric("no new committed record after the kill, median", "s"),
+    "committed_pause_worst_s": Metric("no new committed record after the kill, worst", "s"),
     "idle_cpu_pct": Metric("CPU of all brokers, idle", "% of a core"),
     "group_cpu_s": Metric("broker CPU, both together", "s"),
     "transactions_s": Metric("throughput", "transactions/s"),
@@ -216,6 +218,16 @@ class LeaderKilled:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorKilled:
+    """Steady transactions and their consumer while a coordinator is killed and comes back: `bench.cluster`."""
+
+    kills: int = 3
+    producers: int = 3
+    partitions: int = 3
+    shown = ("committed_pause_median_s", "committed_pause_worst_s")
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """Three brokers that nobody uses: `bench.cluster`."""
 
@@ -237,6 +249,7 @@ Load = (
     | SparkWrite
     | SparkOverhead
     | LeaderKilled
+    | CoordinatorKilled
     | Idle
 )
 
@@ -279,7 +292,7 @@ class Scenario:
                 return 25.0
             case SparkRead() | SparkWrite() | SparkOverhead():
                 return 15.0
-            case LeaderKilled(kills=kills):
+            case LeaderKilled(kills=kills) | CoordinatorKilled(kills=kills):
                 return 20.0 * kills
             case Idle(seconds=seconds):
                 return seconds + 12.0

@@ -40,9 +40,16 @@ def find_coordinator_request(transactional_id: str) -> bytearray:
     return wire.framed(10, 3, body, flexible=True)
 
 
-def read_found(answer: bytes) -> int:
-    """The error code."""
-    return int.from_bytes(answer[ENDED_AT : ENDED_AT + 2], "big")
+class Coordinator(NamedTuple):
+    error: int
+    node_id: int
+
+
+def read_coordinator(answer: bytes) -> Coordinator:
+    (error,) = struct.unpack_from(">h", answer, ENDED_AT)
+    message, at = wire.read_unsigned_varint(memoryview(answer), ENDED_AT + 2)
+    (node_id,) = struct.unpack_from(">i", answer, at + max(message - 1, 0))
+    return Coordinator(error, node_id)
 
 
 def init_producer_id_request(transactional_id: str, timeout_ms: int) -> bytearray:

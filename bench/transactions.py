@@ -230,11 +230,16 @@ class _Producer:
         self.pause_until = time.perf_counter() + BACKOFF_S
 
 
+def coordinator_of(client: Client, transactional_id: str) -> transaction_wire.Coordinator:
+    """The first call makes the broker create the coordinator's topic."""
+    return transaction_wire.read_coordinator(client.call(transaction_wire.find_coordinator_request(transactional_id)))
+
+
 def begin(client: Client, transactional_id: str) -> Identity:
-    """The first request of a transactional id. Makes the broker create its topic, and waits until that is served."""
+    """The first request of a transactional id, on its coordinator. Waits until that is served."""
     deadline = time.monotonic() + BEGIN_WITHIN_S
     while True:
-        error = transaction_wire.read_found(client.call(transaction_wire.find_coordinator_request(transactional_id)))
+        error = coordinator_of(client, transactional_id).error
         if not error:
             request = transaction_wire.init_producer_id_request(transactional_id, TIMEOUT_MS)
             error, identity = transaction_wire.read_ended(memoryview(client.call(request)))

@@ -53,6 +53,12 @@ _METHOD = """## How it is measured
   partitions. Then the leader of one partition is killed. The pause is the longest time without an acknowledgement
   from a partition. The broker is started again, and the next kill comes when every replica is in sync. A round has
   three kills.
+- kill -9 of a transaction coordinator: three confluent-kafka producers with a transactional id and no other setting
+  write transactions of one record for each of three partitions. Each transaction is open for 50 ms. Then the broker
+  that coordinates one producer is killed; it also leads one of the partitions. A confluent-kafka consumer, which reads
+  committed records by default, notes when they arrive. The pause is the longest time without a new record from a
+  partition: its last stable offset stands still. In the end the consumer must have seen every committed transaction
+  as a whole, once, and nothing of aborted ones. A round has three kills, as above.
 - Idle: a fresh cluster with one empty topic. The two clusters of the other tables run beside it.
 - Before the rounds each cluster gets the same warm-up of about a minute and a half.
 - The cluster that is not measured is idle. The table of idle brokers shows what that costs.

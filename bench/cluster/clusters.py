@@ -17,10 +17,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from bench import transactions
 from bench.brokers import Broker, BrokerFailed, Kafka, Penstock, free_ports
 from bench.client import HOST, Client
 from bench.cluster.scenarios import MIN_IN_SYNC, REPLICAS
 from bench.results import KAFKA, PENSTOCK
+from bench.wire import BrokerError
 from penstock.runtime.clock import SystemEntropy
 from penstock.runtime.cluster_secret import new_secret, write_secrets
 
@@ -111,12 +113,20 @@ class Cluster:
     def leader_ports(self, topic: str) -> list[int]:
         return [self.nodes[leader].port for leader in self.leaders(topic)]
 
-    def wait_in_sync(self, topic: str, partitions: int) -> None:
+    def coordinator(self, transactional_id: str) -> int:
+        """The broker that coordinates the transactions of this id."""
+        with Client(self.any_port) as client:
+            found = transactions.coordinator_of(client, transactional_id)
+        if found.error:
+            raise BrokerError(f"find the coordinator of {transactional_id}", found.error)
+        return found.node_id
+
+    def wait_in_sync(self, topic: str) -> None:
+        """Waits until every partition has a leader and all of its replicas."""
+
         def is_whole() -> bool:
             found = self.admin().list_topics(topic, timeout=10).topics[topic].partitions
-            return len(found) == partitions and all(
-                state.leader >= 0 and len(state.isrs) == REPLICAS for state in found.values()
-            )
+            return bool(found) and all(state.leader >= 0 and len(state.isrs) == REPLICAS for state in found.values())
 
         self._wait_until(is_whole, f"{topic} has all of its replicas")
 
@@ -127,7 +137,7 @@ class Cluster:
         admin = self.admin()
         config = {"min.insync.replicas": str(MIN_IN_SYNC), **configs}
         admin.create_topics([NewTopic(name, partitions, REPLICAS, config=config)])[name].result(60)
-        self.wait_in_sync(name, partitions)
+        self.wait_in_sync(name)
         try:
             yield name
         finally:

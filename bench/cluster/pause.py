@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -19,15 +20,42 @@ PATIENCE_S = 90.0
 _SENT = struct.Struct(">d")
 
 
+class Arrivals:
+    """When records arrived, by partition, and when the newest of them was sent. One thread adds, others read."""
+
+    def __init__(self, partitions: int) -> None:
+        self._arrived_s: list[list[float]] = [[] for _ in range(partitions)]
+        self._newest_sent_s = [0.0] * partitions
+
+    def add(self, partition: int, sent_s: float) -> None:
+        self._arrived_s[partition].append(time.perf_counter())
+        self._newest_sent_s[partition] = max(self._newest_sent_s[partition], sent_s)
+
+    def await_all(self, since_s: float, what: str, check: Callable[[], None]) -> None:
+        """Waits until every partition has a record that was sent after `since_s`. `check` raises if none will come."""
+        deadline = time.perf_counter() + PATIENCE_S
+        while min(self._newest_sent_s) < since_s:
+            check()
+            if time.perf_counter() > deadline:
+                raise LoadFailed(f"no {what} for {PATIENCE_S:.0f} s")
+            time.sleep(0.01)
+
+    def longest_pause_s(self, begin_s: float, end_s: float) -> float:
+        longest = 0.0
+        for times in self._arrived_s:
+            previous = max((moment for moment in times if moment <= begin_s), default=begin_s)
+            for moment in [one for one in times if begin_s < one <= end_s] + [end_s]:
+                longest, previous = max(longest, moment - previous), moment
+        return longest
+
+
 class SteadyProducer:
     """Runs in a separate thread for the length of the block."""
 
     def __init__(self, bootstrap_servers: str, topic: str, partitions: int, requests_per_s: int) -> None:
         self._topic, self._partitions, self._rate = topic, partitions, requests_per_s
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0})
-        self._acknowledged_s: list[list[float]] = [[] for _ in range(partitions)]
-        self._newest_sent_s = [0.0] * partitions
-        """When the newest acknowledged record was sent."""
+        self._acknowledged = Arrivals(partitions)
         self._failed: list[str] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -37,8 +65,8 @@ class SteadyProducer:
         if error is not None or partition is None or not isinstance(value, bytes):
             self._failed.append(str(error))
         else:
-            self._acknowledged_s[partition].append(time.perf_counter())
-            (self._newest_sent_s[partition],) = _SENT.unpack_from(value)
+            (sent_s,) = _SENT.unpack_from(value)
+            self._acknowledged.add(partition, sent_s)
 
     def _run(self) -> None:
         begin, count, padding = time.perf_counter(), 0, b"\0" * 92
@@ -70,17 +98,7 @@ class SteadyProducer:
 
     def await_acknowledgements(self, since_s: float) -> None:
         """Waits until every partition has acknowledged a record that was sent after `since_s`."""
-        deadline = time.perf_counter() + PATIENCE_S
-        while min(self._newest_sent_s) < since_s:
-            self.check()
-            if time.perf_counter() > deadline:
-                raise LoadFailed(f"no acknowledgement for {PATIENCE_S:.0f} s")
-            time.sleep(0.01)
+        self._acknowledged.await_all(since_s, "acknowledgement", self.check)
 
     def longest_pause_s(self, begin_s: float, end_s: float) -> float:
-        longest = 0.0
-        for times in self._acknowledged_s:
-            previous = max((moment for moment in times if moment <= begin_s), default=begin_s)
-            for moment in [one for one in times if begin_s < one <= end_s] + [end_s]:
-                longest, previous = max(longest, moment - previous), moment
-        return longest
+        return self._acknowledged.longest_pause_s(begin_s, end_s)

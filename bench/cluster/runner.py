@@ -17,15 +17,28 @@ from confluent_kafka import KafkaException
 from bench import driver, machine, stock
 from bench.brokers import BrokerFailed
 from bench.cluster.clusters import Cluster, ClusterMaker
+from bench.cluster.committed import SteadyTransactions
 from bench.cluster.pause import SteadyProducer
 from bench.cluster.scenarios import REPLICAS
 from bench.driver import LoadFailed, ProduceLoad, RateLoad, percentile
 from bench.results import Metrics, Outcome
 from bench.rounds import Rounds
-from bench.scenarios import Flush, Idle, LeaderKilled, Load, OneRecord, Produce, Rate, Scenario, Stock
+from bench.scenarios import (
+    CoordinatorKilled,
+    Flush,
+    Idle,
+    LeaderKilled,
+    Load,
+    OneRecord,
+    Produce,
+    Rate,
+    Scenario,
+    Stock,
+)
 from bench.wire import BrokerError, records_per_batch
 
 FAILURES = (BrokerError, BrokerFailed, LoadFailed, KafkaException, OSError)
+DECISIONS_TOPIC = "__transaction_state"
 _TRAILING_S = 0.5  # for the work of followers and write-back after the last answer
 
 
@@ -131,10 +144,31 @@ def _leader_killed(cluster: Cluster, load: LeaderKilled, flush: Flush) -> Metric
                 pauses.append(producer.longest_pause_s(killed_at, time.perf_counter()))
                 leader.launch()
                 cluster.wait_for_brokers()
-                cluster.wait_in_sync(topic, load.partitions)
+                cluster.wait_in_sync(topic)
                 time.sleep(1.0)
         producer.check()
     return {"pause_median_s": statistics.median(pauses), "pause_worst_s": max(pauses)}
+
+
+def _coordinator_killed(cluster: Cluster, load: CoordinatorKilled, flush: Flush) -> Metrics:
+    """Each kill: the coordinator of a producer dies, which also leads a third of the partitions, and starts again."""
+    pauses: list[float] = []
+    with cluster.topic("committed", load.partitions, flush.configs) as topic:
+        with SteadyTransactions(cluster.bootstrap_servers, topic, load.partitions, load.producers) as flow:
+            cluster.wait_in_sync(DECISIONS_TOPIC)
+            for number in range(load.kills):
+                coordinator = cluster.nodes[cluster.coordinator(flow.transactional_ids[number % load.producers])]
+                killed_at = time.perf_counter()
+                coordinator.kill()
+                flow.await_seen(time.perf_counter())
+                pauses.append(flow.longest_pause_s(killed_at, time.perf_counter()))
+                coordinator.launch()
+                cluster.wait_for_brokers()
+                cluster.wait_in_sync(topic)
+                cluster.wait_in_sync(DECISIONS_TOPIC)
+                time.sleep(1.0)
+        flow.check()
+    return {"committed_pause_median_s": statistics.median(pauses), "committed_pause_worst_s": max(pauses)}
 
 
 def _idle(side: Side, load: Idle) -> Metrics:
@@ -165,6 +199,8 @@ def run_once(side: Side, scenario: Scenario) -> Metrics:
                 return _stock(cluster, load, flush)
             case LeaderKilled() as load:
                 return _leader_killed(cluster, load, flush)
+            case CoordinatorKilled() as load:
+                return _coordinator_killed(cluster, load, flush)
             case Idle() as load:
                 return _idle(side, load)
             case other:
@@ -211,7 +247,7 @@ def scaled(load: Load, share: float) -> Load:
             return replace(load, warm_seconds=0.5, seconds=2.0)
         case Stock():
             return replace(load, record_count=int(load.record_count * share))
-        case LeaderKilled():
+        case LeaderKilled() | CoordinatorKilled():
             return replace(load, kills=1)
         case Idle():
             return replace(load, seconds=2.0)

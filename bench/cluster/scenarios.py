@@ -6,7 +6,19 @@ to the system. The rows with flush off on both compare equal settings, but have 
 
 from __future__ import annotations
 
-from bench.scenarios import Compare, Flush, Idle, LeaderKilled, OneRecord, Produce, Rate, Scenario, Stock, Target
+from bench.scenarios import (
+    Compare,
+    CoordinatorKilled,
+    Flush,
+    Idle,
+    LeaderKilled,
+    OneRecord,
+    Produce,
+    Rate,
+    Scenario,
+    Stock,
+    Target,
+)
 
 REPLICAS = 3
 MIN_IN_SYNC = 2
@@ -96,6 +108,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         LeaderKilled(),
         Flush.DEFAULT,
         (_ratio_at_most("pause_median_s", 0.15),),
+    ),
+    Scenario(
+        "coordinator-killed",
+        "kill -9 of a transaction coordinator",
+        "stock settings; transactional confluent-kafka producers, a consumer of committed records",
+        CoordinatorKilled(),
+        Flush.DEFAULT,
+        (Target("committed_pause_worst_s", Compare.VALUE_AT_MOST, 2.0),),
     ),
     Scenario(
         "idle",
