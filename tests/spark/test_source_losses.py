@@ -165,6 +165,17 @@ def test_partition_added_while_running(spark: SparkSession, topics: Topics, gate
     assert written(tmp_path) == expected
 
 
+def test_old_topic_joins_a_query(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    old, topic = topics.create("joins-old", partitions=2), topics.create("joins-new")
+    expected: Rows = {0: fill(topics, topic, range(30))}
+    run(spark, topics, topic, tmp_path)
+    for p in range(2):
+        expected[p] = expected.get(p, []) + fill(topics, old, range(300), p)[200:]
+        delete_records(topics, old, 200, p)
+    run(spark, topics, f"{topic},{old}", tmp_path, {"maxOffsetsPerTrigger": "50"})
+    assert written(tmp_path) == expected
+
+
 def test_topic_created_anew_in_mid_batch(spark: SparkSession, topics: Topics, gate: Gate, tmp_path: Path) -> None:
     topic = topics.create()
     old_id = topic_id(topics, topic)

@@ -16,8 +16,8 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def backlog(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """The backlog of each partition that has one. A partition that is not in `start` begins at 0."""
-    sizes = {tp: last - start.get(tp, 0) for tp, last in end.items()}
+    """The backlog of each partition that has one. `start` has every partition of `end`."""
+    sizes = {tp: last - start[tp] for tp, last in end.items()}
     return {tp: size for tp, size in sizes.items() if size > 0}
 
 
@@ -28,7 +28,7 @@ def limit_offsets(start: Offsets, end: Offsets, max_offsets: int) -> dict[TopicP
         return dict(end)
     limited = dict(end)
     for tp, size in waiting.items():
-        limited[tp] = start.get(tp, 0) + min(size, _share(max_offsets * size / total))
+        limited[tp] = start[tp] + min(size, _share(max_offsets * size / total))
     return limited
 
 
@@ -43,7 +43,7 @@ def limit_bytes(
     limited = dict(end)
     for tp, size in waiting.items():
         # The share in bytes is max_bytes * (size * bytes per offset / total): the bytes per offset cancel out.
-        limited[tp] = start.get(tp, 0) + min(size, _share(max_bytes * size / total))
+        limited[tp] = start[tp] + min(size, _share(max_bytes * size / total))
     return limited
 
 

@@ -6,9 +6,11 @@
 An offset is that of the next record to be read. The topic's id distinguishes a topic from a later one of the same name.
 The group belongs to the query and is restored from the checkpoint after a restart.
 
-Spark logs only the ends of batches, not the start of a query. So the end of the first batch also has the start:
-`"begin": {"clicks": {"0": 0, "1": 0}}`. If that batch is repeated, it is read from there, and not from where a query
-would begin now. The initial offsets of a query have `"initial": true` and are in no checkpoint.
+Spark logs only the ends of batches, so the start of a batch is the end of the one before. Where it is not, the end also
+has the start: `"begin": {"clicks": {"0": 0, "1": 0}}`. These are all partitions in a query's first batch, partitions
+that the query has not read before, and partitions where retention has passed the query. If such a batch is repeated, it
+is read from there, and not from where it would begin now. The initial offsets of a query have `"initial": true` and are
+in no checkpoint. Versions that know `begin` only for the first batch ignore it in others.
 
 Offsets of Spark's Kafka source, {"clicks": {"0": 12, "1": 7}}, can be read, too: they have no ids and no group.
 
@@ -49,7 +51,7 @@ class SourceOffset:
     positions: Mapping[TopicPartition, int]
     is_initial: bool = False
     begin: Mapping[TopicPartition, int] | None = None
-    """The start of the batch that ends here; only for a query's first batch."""
+    """The start of the batch that ends here, for partitions where it is not the end of the batch before."""
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}

@@ -239,14 +239,6 @@ class OffsetPlanner:
         ]
         return ends, losses
 
-    def log_starts(self, start: SourceOffset, ends: SourceOffset) -> Offsets:
-        """The starts of the logs that no longer have the records at `start`, which is reported as a loss."""
-        same = [tp for tp in sorted(start.positions) if tp in ends.positions]
-        same = [tp for tp in same if not ends.is_recreated_since(start, tp.topic)]
-        passed = {tp: first for tp, first in self.offsets_at(same, EARLIEST).items() if first > start.positions[tp]}
-        self.report([retention_loss(tp, start.positions[tp], first) for tp, first in passed.items()])
-        return passed
-
 
 def retention_loss(tp: TopicPartition, wanted: int, available: int) -> str:
     return f"{_name(tp)} no longer has offset {wanted}: the first available offset is {available}"

@@ -42,15 +42,18 @@ class Split(InputPartition):
 def ranges_between(start: SourceOffset, end: SourceOffset) -> list[Split]:
     """A split for each partition that moved.
 
-    A partition that is not in `start`, or whose topic was created again, is read from the beginning. The first batch of
-    a query is read from its planned start, wherever the query would begin now.
+    It begins where `end.begin` says, else at the position in `start`. A partition in neither is read from 0: only the
+    batches of earlier versions and of Spark's Kafka source have those. The first batch of a query is read from its
+    planned start, wherever the query would begin now.
     """
-    planned = end.begin if start.is_initial else None
+    if start == end:
+        return []
+    begin = end.begin or {}
+    is_planned = start.is_initial and end.begin is not None
     found = []
     for tp in sorted(end.positions):
-        first = (start.positions if planned is None else planned).get(tp, 0)
-        if planned is None and end.is_recreated_since(start, tp.topic):
-            first = 0
+        before = 0 if is_planned or end.is_recreated_since(start, tp.topic) else start.positions.get(tp, 0)
+        first = begin.get(tp, before)
         if first < end.positions[tp]:
             topic_id = end.topic_ids.get(tp.topic, NO_TOPIC_ID)
             found.append(Split(tp.topic, tp.partition, first, end.positions[tp], topic_id))

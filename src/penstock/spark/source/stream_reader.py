@@ -10,13 +10,15 @@ It relies on these guarantees of Spark (MicroBatchExecution):
 - With Trigger.AvailableNow it is called once more after the last batch. With Trigger.Once it is not: that batch is
   committed to the group by `query_watch`, in sessions that have it, or at the next run.
 - The checkpoint has only the ends of batches. When batch 0 is repeated, `initialOffset` is called again, and retention
-  or new records may have moved the earliest or latest offset. So the end of batch 0 also has its start.
+  or new records may have moved the earliest or latest offset. So the end of batch 0 also has its start, and so has the
+  end of each batch that does not begin where the last one ended.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -33,6 +35,7 @@ from pyspark.sql.types import StructType
 from penstock.model.topic_partition import TopicPartition
 from penstock.ports.disk import Buffer
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
+from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
@@ -67,7 +70,7 @@ class StreamDriver:
         self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
         self._initial: SourceOffset | None = None
         self._taken_over: str | None = None
-        self._log_starts: Mapping[TopicPartition, int] | None = None
+        self._starts = BatchStarts(planner, clock)
         self._ends: SourceOffset | None = None
         self._asked_at = 0.0
         self._moved_at = 0.0
@@ -89,20 +92,23 @@ class StreamDriver:
 
     def next_end(self, start: SourceOffset, is_limited: bool) -> SourceOffset:
         group = self._options.group.group_id or start.group or self._group_of_taken_over()
-        ends = self._ends = self._latest(start, group)
+        ends = self._latest(start, group)
         kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
         self._progress.report(group, {tp: at for tp, at in kept.items() if tp in ends.positions})
-        if self._log_starts is None:
-            self._log_starts = self._planner.log_starts(start, ends)
-        available = {tp: max(at, self._log_starts.get(tp, 0)) for tp, at in kept.items()}
-        positions = self._admit(available, ends.positions) if is_limited else dict(ends.positions)
+        moved = self._starts.after(start, ends)
+        begin = kept | moved
+        # Retention may have passed the ends since they were looked up.
+        latest = {tp: max(end, moved.get(tp, end)) for tp, end in ends.positions.items()}
+        self._ends = replace(ends, positions=latest)
+        positions = self._admit(begin, latest) if is_limited else latest
         topic_ids = ends.topic_ids
         if positions is None:
-            topic_ids, positions = start.topic_ids, dict(start.positions)
+            topic_ids, positions, begin, moved = start.topic_ids, dict(start.positions), dict(start.positions), {}
         if start.is_initial:
-            return SourceOffset(group, topic_ids, positions, begin=start.positions)
-        is_same = (group, topic_ids, positions) == (start.group, start.topic_ids, start.positions)
-        return start if is_same else SourceOffset(group, topic_ids, positions)
+            return SourceOffset(group, topic_ids, positions, begin=begin)
+        if (group, topic_ids, positions) == (start.group, start.topic_ids, start.positions):
+            return start
+        return SourceOffset(group, topic_ids, positions, begin=moved or None)
 
     def committed(self, end: SourceOffset) -> None:
         group = self._options.group.group_id or end.group
@@ -122,7 +128,7 @@ class StreamDriver:
         interval_s = BUSY_INTERVAL_S if now - self._moved_at < BUSY_S else IDLE_INTERVAL_S
         wait_s = self._asked_at + interval_s - now
         if self._ends is not None and wait_s > 0:
-            if backlog(start.positions, self._ends.positions) and self._ends.topic_ids == start.topic_ids:
+            if self._has_more(start, self._ends):
                 return self._ends
             self._sleep(wait_s)
         ends = self._planner.current(start, group)
@@ -130,6 +136,12 @@ class StreamDriver:
         if ends.positions != start.positions:
             self._moved_at = self._asked_at
         return ends
+
+    @staticmethod
+    def _has_more(start: SourceOffset, ends: SourceOffset) -> bool:
+        """Whether the last answer is enough for another batch."""
+        has_backlog = any(end > start.positions.get(tp, -1) for tp, end in ends.positions.items())
+        return has_backlog and ends.topic_ids == start.topic_ids
 
     def _admit(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -145,7 +157,7 @@ class StreamDriver:
         if limits.max_offsets is not None:
             positions = limit_offsets(begin, positions, limits.max_offsets)
         if limits.max_bytes is not None:
-            sizes = self._sizes.estimate({tp: begin.get(tp, 0) for tp in waiting})
+            sizes = self._sizes.estimate({tp: begin[tp] for tp in waiting})
             positions = limit_bytes(begin, positions, limits.max_bytes, sizes)
         return positions
 

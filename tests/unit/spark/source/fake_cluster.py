@@ -32,6 +32,7 @@ class FakeCluster:
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.refusal: Exception | None = None
         self.before_commit: Callable[[], None] = lambda: None
+        self.before_offsets: Callable[[int], None] = lambda timestamp: None
 
     def create(self, topic: str, *ends: int, topic_id: int = 1) -> None:
         self.topic_ids[topic] = bytes([topic_id]) * 16
@@ -62,6 +63,8 @@ class FakeCluster:
         self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         self.asked_offsets += 1
+        for timestamp in set(wanted.values()):
+            self.before_offsets(timestamp)
         return {tp: self._offset(tp, timestamp) for tp, timestamp in wanted.items()}
 
     def _offset(self, tp: TopicPartition, timestamp: int) -> OffsetAndTimestamp:

@@ -138,16 +138,6 @@ def test_log_that_became_shorter(cluster: FakeCluster) -> None:
     assert ends.positions[TopicPartition("clicks", 1)] == 50
 
 
-def test_retention_that_passed_the_query(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    start, ends = at(cluster, 3, 50), at(cluster, 100, 50)
-    with pytest.raises(
-        DataLoss, match=r"partition 0 of 'clicks' no longer has offset 3: the first available offset is 10"
-    ):
-        planner(cluster).log_starts(start, ends)
-    assert planner(cluster, failOnDataLoss="false").log_starts(start, ends) == {TopicPartition("clicks", 0): 10}
-    assert "no longer has offset 3" in caplog.text
-
-
 def test_topic_that_is_deleted_between_two_questions(cluster: FakeCluster) -> None:
     asked = planner(cluster)
     asked.found()

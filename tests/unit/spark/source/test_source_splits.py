@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,6 +33,19 @@ def test_ranges() -> None:
     assert again[0].topic_id == b"\x02" * 16
     assert pickle.loads(pickle.dumps(again)) == again
     assert repr(again[0]) == "t-0[0, 5)"
+
+
+def test_batch_begins_where_its_end_says() -> None:
+    begin = {TopicPartition("t", 0): 8, TopicPartition("t", 2): 1000}
+    end = replace(offset(9, 9, 1003), begin=begin)
+    planned = [(0, 8, 9), (1, 7, 9), (2, 1000, 1003)]
+    assert shape(ranges_between(offset(5, 7), end)) == planned
+    assert shape(ranges_between(offset(5, 7), SourceOffset.from_json(end.to_json()))) == planned
+    # Spark asks for the same offset twice if another source of the query has new records.
+    assert ranges_between(end, end) == []
+    assert shape(ranges_between(end, offset(9, 9, 1005))) == [(2, 1003, 1005)]
+    # A log that was truncated is read again from there.
+    assert shape(ranges_between(offset(5, 7), replace(offset(5, 6), begin={TopicPartition("t", 1): 4}))) == [(1, 4, 6)]
 
 
 def parts(ranges: list[tuple[int, int]], least: int | None, most: int | None = None) -> list[tuple[int, int, int]]:

@@ -30,6 +30,8 @@ class Query:
 
     def __init__(self, cluster: FakeCluster, **options: str) -> None:
         given = {"subscribe": "clicks", "startingOffsets": "earliest"} | options
+        if "subscribePattern" in options:
+            del given["subscribe"]
         self.cluster, self.time = cluster, FakeTime()
         self.reader = PenstockStreamReader(given, source_schema(False))
         parsed = SourceOptions.for_stream(given)
@@ -229,6 +231,73 @@ def test_new_partition_is_read_from_its_beginning(cluster: FakeCluster) -> None:
     grown = query.after(2).next(end)
     assert positions(grown) == [300, 100, 7]
     assert [repr(split) for split in query.reader.partitions(end, grown)] == ["clicks-2[0, 7)"]
+
+
+def test_old_topic_that_is_new_to_the_query_begins_where_its_log_does(cluster: FakeCluster) -> None:
+    query = Query(cluster, subscribePattern="^(clicks|old)$", maxOffsetsPerTrigger="40")
+    end = query.next(query.reader.initialOffset())
+    assert positions(end) == [30, 10]
+    cluster.create("old", 1_000_000_100, topic_id=2)
+    cluster.log("old", 0).first = 1_000_000_000
+    grown = query.after(2).next(end)
+    # Its share is that of its records, not of its offsets.
+    assert positions(grown) == [53, 17]
+    assert positions(grown, "old") == [1_000_000_008]
+    assert grown["begin"] == {"old": {"0": 1_000_000_000}}
+    planned = [repr(split) for split in query.reader.partitions(end, grown)]
+    assert planned == ["clicks-0[30, 53)", "clicks-1[10, 17)", "old-0[1000000000, 1000000008)"]
+
+    # Repeated after a crash, it is the same batch, whatever retention has done since.
+    cluster.log("old", 0).first = 1_000_000_050
+    again = Query(cluster, subscribePattern="^(clicks|old)$")
+    assert [repr(split) for split in again.reader.partitions(end, grown)] == planned
+    assert "begin" not in query.next(grown)
+
+
+def test_start_of_a_new_partition_is_that_of_the_first_look(cluster: FakeCluster) -> None:
+    query = Query(cluster, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    end = query.next(query.reader.initialOffset())
+    cluster.logs[TopicPartition("clicks", 2)] = type(cluster.log("clicks", 0))(first=5, end=17)
+    assert query.after(2).next(end) == end, "too few records"
+    cluster.log("clicks", 2).first = 9
+    with pytest.raises(DataLoss, match=r"partition 2 of 'clicks' no longer has offset 5: .* offset is 9"):
+        query.after(2).next(end)
+
+
+def test_retention_that_overtakes_a_running_query(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(cluster, maxOffsetsPerTrigger="40")
+    end = query.next(query.reader.initialOffset())
+    cluster.log("clicks", 0).first = 250
+    with pytest.raises(DataLoss, match=r"partition 0 of 'clicks' no longer has offset 30: .* offset is 250"):
+        query.after(2).next(end)
+    going_on = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="40")
+    # No batch of what is gone.
+    following = going_on.next(end)
+    assert [repr(split) for split in going_on.reader.partitions(end, following)] == [
+        "clicks-0[250, 264)",
+        "clicks-1[10, 35)",
+    ]
+    assert following["begin"] == {"clicks": {"0": 250}}
+    assert going_on.after(2).next(following) != following
+    assert caplog.text.count("no longer has offset 30") == 1
+
+
+def test_retention_that_passes_all_there_was(cluster: FakeCluster) -> None:
+    query = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="40")
+    query.reader.prepareForTriggerAvailableNow()
+    end = query.next(query.reader.initialOffset())
+    cluster.log("clicks", 0).first = cluster.log("clicks", 0).end = 900
+    following = query.after(2).next(end)
+    assert positions(following) == [900, 50]
+    assert positions(query.after(2).next(following)) == [900, 90]
+
+
+def test_topic_deleted_while_its_start_is_looked_up(cluster: FakeCluster) -> None:
+    query = Query(cluster, failOnDataLoss="false")
+    end = query.next(query.reader.initialOffset())
+    cluster.log("clicks", 0).end = 310
+    cluster.before_offsets = lambda timestamp: cluster.delete("clicks") if timestamp == -2 else None
+    assert positions(query.after(2).next(end)) == [310, 100]
 
 
 def test_restart_goes_on_with_the_group_of_the_checkpoint(cluster: FakeCluster) -> None:
