@@ -1,13 +1,18 @@
 """The driver's part of an exactly-once batch: to decide which transactions count, and to end them.
 
 commit   take over -> is the batch decided? -> if not: check that its transactions are open, then decide
-         -> commit what the decision lists, until every coordinator has confirmed -> abort all others of the query
-abort    take over -> abort the batch's transactions, except those that a decision lists
+         -> commit what the decision lists, until every coordinator has confirmed -> abort what it rejects
+abort    take over -> abort the batch's transactions, except those that a decision lists -> reject all others and abort
+         them
 
 The commit of the decision is the commit point (`sink.decisions`). A process may die anywhere. Spark repeats the batch
 then: its tasks skip their rows if the batch is decided, and `commit` finishes the decision. Nothing is kept in memory
 from batch to batch: Spark may call each commit in another process. Two drivers on one checkpoint fence each other. The
 later one sees what the earlier one has decided, so a batch is never decided twice.
+
+A decision rejects every other open transaction of the query: leftovers of failed attempts and of earlier runs. Only
+after that they are aborted, and only if they have the same epoch still. A driver that comes later finds its own
+transactions among the rejected ones, and does not list them. So a slow driver never aborts what a later one decides.
 
 Must not know: Arrow, tasks. Invariants: a transaction that a decision lists is never aborted here. Only `Decisions`
 tells what is decided, and only after taking over.
@@ -22,7 +27,7 @@ from collections.abc import Sequence
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.spark.options.cluster import ClusterOptions
-from penstock.spark.sink.decisions import Decision, Decisions, is_fenced, task_prefix
+from penstock.spark.sink.decisions import NONE_DECIDED, Decision, Decisions, is_fenced, task_prefix
 from penstock.spark.sink.steps import Step, reach
 from penstock.spark.worker import cluster_for
 from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -57,6 +62,7 @@ class Decider:
         """`sweeping` has a short timeout: a broker that is away must not delay a batch that is committed."""
         self._query_id = query_id
         self._transactions = Transactions(cluster)
+        self._sweeping = Transactions(sweeping)
         self._admin = TransactionAdmin(sweeping)
         self._decisions = Decisions(cluster, query_id)
 
@@ -78,11 +84,12 @@ class Decider:
     def abort(self, batch_id: int, transactions: Sequence[OpenTransaction]) -> None:
         """After a task or `commit` has failed. What is decided stays. Raises ApiError, WireClientError."""
         reach(Step.ABORT_CALLED)
-        self._decisions.take_over()
+        driver = self._decisions.take_over()
         last = self._decisions.last()
         decided = frozenset(last.transactions if last is not None else ())
+        # No other driver lists the transactions of this one.
         self._transactions.end([one for one in transactions if one not in decided], is_commit=False)
-        self.sweep(last)
+        self.sweep(self._reject_rest(driver, last))
         reach(Step.ABORTED)
         if decided.intersection(transactions):
             logger.info("batch %d is decided: the next run of the query finishes it", batch_id)
@@ -95,12 +102,12 @@ class Decider:
             driver = self._decisions.take_over()
             reach(Step.TAKEN_OVER)
             last = self._decisions.last()
-            if last is not None and last.batch_id >= batch_id:
-                return last
-            self._check_open(batch_id, transactions)
-            reach(Step.CHECKED)
             try:
-                return self._decisions.decide(driver, batch_id, transactions)
+                if last is not None and last.batch_id >= batch_id:
+                    return self._reject_rest(driver, last)
+                self._check_open(batch_id, transactions, last)
+                reach(Step.CHECKED)
+                return self._decisions.decide(driver, batch_id, transactions, self._others(transactions, last))
             except ApiError as error:
                 if not is_fenced(error) or attempt == ATTEMPTS:
                     raise
@@ -108,11 +115,38 @@ class Decider:
                 time.sleep(PAUSE_S * attempt)
         raise AssertionError
 
-    def _check_open(self, batch_id: int, transactions: Sequence[OpenTransaction]) -> None:
+    def _reject_rest(self, driver: OpenTransaction, last: Decision | None) -> Decision:
+        """The last decision, written again if it does not reject all that is open. Raises ApiError if fenced."""
+        known = last or Decision(self._query_id, NONE_DECIDED, (), 0)
+        others = self._others(known.transactions, last)
+        rejected = tuple(dict.fromkeys((*known.rejected, *others)))
+        if rejected == known.rejected:
+            return known
+        return self._decisions.decide(driver, known.batch_id, known.transactions, rejected)
+
+    def _others(self, kept: Sequence[OpenTransaction], last: Decision | None) -> tuple[OpenTransaction, ...]:
+        """Open transactions of the query's tasks besides `kept`. If a broker does not tell: what `last` rejects."""
+        names = {one.transactional_id for one in kept}
+        try:
+            found = self._sweeping.describe(name for name in self.open_ids() if name not in names)
+            version = self._sweeping.version() if found else 0
+        except (ApiError, WireClientError) as error:
+            logger.warning("transactions of query %s may stay open until its next batch: %s", self._query_id, error)
+            return last.rejected if last is not None else ()
+        return tuple(
+            OpenTransaction(name, seen.producer_id, seen.producer_epoch, version, seen.is_decided_outside)
+            for name, seen in found.items()
+            if seen.state == ONGOING
+        )
+
+    def _check_open(self, batch_id: int, transactions: Sequence[OpenTransaction], last: Decision | None) -> None:
         found = self._transactions.describe(one.transactional_id for one in transactions)
+        rejected = {one[:3] for one in last.rejected} if last is not None else frozenset()
         for one in transactions:
             seen = found.get(one.transactional_id)
             state = "unknown to its coordinator" if seen is None else seen.state
+            if one[:3] in rejected:
+                seen, state = None, "rejected by another driver"
             if seen is None or seen.state != ONGOING or (seen.producer_id, seen.producer_epoch) != one[1:3]:
                 raise NotOpen(
                     f"batch {batch_id}: transaction '{one.transactional_id}' of a finished task is no longer open "
@@ -159,19 +193,18 @@ class Decider:
         if last is None:
             return None
         self._transactions.end(last.transactions, is_commit=True)
-        return self._decisions.decide(driver, last.batch_id, ())
+        return self._decisions.decide(driver, last.batch_id, (), last.rejected)
 
-    def sweep(self, decision: Decision | None) -> None:
-        """Aborts open transactions of the query's tasks that the decision does not list: leftovers of earlier runs and
-        of attempts that failed. Failures are left to the next sweep."""
-        kept = {one.transactional_id for one in decision.transactions} if decision is not None else frozenset()
+    def sweep(self, decision: Decision) -> None:
+        """Aborts what the decision rejects. Failures are left to the next batch."""
         try:
-            for name in self.open_ids():
-                if name not in kept:
-                    self._admin.fence(name)
-                    logger.info("aborted transaction %s, which no decision lists", name)
+            codes = self._sweeping.end(decision.rejected, is_commit=False)
         except (ApiError, WireClientError) as error:
-            logger.warning("some transactions of query %s may still be open: %s", self._query_id, error)
+            logger.warning("transactions of query %s may stay open until its next batch: %s", self._query_id, error)
+            return
+        for one, code in codes.items():
+            if code is ErrorCode.NONE:
+                logger.info("aborted transaction %s, which no decision lists", one.transactional_id)
 
     def open_ids(self) -> list[str]:
         """The transactional ids of tasks with an open transaction, sorted."""

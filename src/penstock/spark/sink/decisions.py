@@ -4,15 +4,16 @@ A decision is a record in a compacted topic. Its key is the query's id. A marker
 sink group in that topic: batch + 1, with the offset of the record as metadata. One transaction writes record and
 marker, so both count or neither. Group offsets may expire while a query rests for weeks. Then the topic is searched.
 
-Must not know: Spark, what is done with a decision. Invariants: a query's decision for a batch is written once. The
-transactional id of the query's driver fences: whoever has begun with it last may decide.
+Must not know: Spark, what is done with a decision. Invariants: a query lists transactions for a batch once; a decision
+that is written again lists the same ones and rejects more. The transactional id of the query's driver fences: whoever
+has begun with it last may decide.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
@@ -46,6 +47,7 @@ CREATING_S = 30.0
 PAUSE_S = 0.1
 PRODUCE_MS = 20_000
 FORMAT = 1
+NONE_DECIDED = -1
 
 
 class UnreadableDecision(PenstockError):
@@ -56,16 +58,27 @@ class Decision(NamedTuple):
     query_id: str
     batch_id: int
     transactions: tuple[OpenTransaction, ...]
+    """Those to commit."""
     decided_ms: int
+    rejected: tuple[OpenTransaction, ...] = ()
+    """Those to abort. No later decision lists them."""
 
     def encode(self) -> bytes:
-        prefix = task_prefix(self.query_id)
-        listed = [
-            [one.transactional_id.removeprefix(prefix), one.producer_id, one.epoch, one.version, one.is_two_phase]
-            for one in self.transactions
-        ]
-        told = {"format": FORMAT, "batch": self.batch_id, "decided_ms": self.decided_ms, "transactions": listed}
+        told = {
+            "format": FORMAT,
+            "batch": self.batch_id,
+            "decided_ms": self.decided_ms,
+            "transactions": self._shortened(self.transactions),
+            "rejected": self._shortened(self.rejected),
+        }
         return json.dumps(told, separators=(",", ":")).encode()
+
+    def _shortened(self, transactions: Iterable[OpenTransaction]) -> list[list[object]]:
+        prefix = task_prefix(self.query_id)
+        return [
+            [one.transactional_id.removeprefix(prefix), one.producer_id, one.epoch, one.version, one.is_two_phase]
+            for one in transactions
+        ]
 
     @classmethod
     def decode(cls, record: Record) -> Decision:
@@ -79,11 +92,14 @@ class Decision(NamedTuple):
                     f"format {FORMAT}: use the version of Penstock that has written it, or a later one"
                 )
             prefix = task_prefix(query_id)
-            listed = tuple(
-                OpenTransaction(prefix + suffix, int(producer_id), int(epoch), int(version), bool(is_two_phase))
-                for suffix, producer_id, epoch, version, is_two_phase in told["transactions"]
+            listed, rejected = (
+                tuple(
+                    OpenTransaction(prefix + suffix, int(producer_id), int(epoch), int(version), bool(is_two_phase))
+                    for suffix, producer_id, epoch, version, is_two_phase in some
+                )
+                for some in (told["transactions"], told["rejected"])
             )
-            return cls(query_id, int(told["batch"]), listed, int(told["decided_ms"]))
+            return cls(query_id, int(told["batch"]), listed, int(told["decided_ms"]), rejected)
         except (ValueError, KeyError, TypeError) as error:
             raise UnreadableDecision(
                 f"the record at offset {record.offset} of {TOPIC} is not a decision: only sinks may write to this topic"
@@ -113,13 +129,13 @@ class Decisions:
 
     # -- reading ------------------------------------------------------------------------
 
-    def has_decided(self, batch_id: int) -> bool:
-        """Whether the marker is beyond this batch. A decision that is being made does not count yet.
+    def last_batch(self) -> int:
+        """The last batch that is decided; -1 if the group does not tell. A decision that is being made does not count.
 
-        For tasks: they may skip their rows. Only a driver that has taken over may conclude that nothing is decided.
+        For tasks: they may skip rows of this batch. Only a driver that has taken over may conclude what is not decided.
         """
         marker = self._cluster.commits_of(self._group, [PARTITION]).get(PARTITION)
-        return marker is not None and marker.offset > batch_id
+        return NONE_DECIDED if marker is None else marker.offset - 1
 
     def last(self) -> Decision | None:
         """The query's last decision. Waits for one that is being made."""
@@ -155,13 +171,20 @@ class Decisions:
         self._ensure_topic()
         return self._transactions.begin(driver_id(self._query_id), DECIDING_MS)
 
-    def decide(self, driver: OpenTransaction, batch_id: int, transactions: Sequence[OpenTransaction]) -> Decision:
+    def decide(
+        self,
+        driver: OpenTransaction,
+        batch_id: int,
+        transactions: Sequence[OpenTransaction],
+        rejected: Sequence[OpenTransaction] = (),
+    ) -> Decision:
         """Writes decision and marker, and commits both. That is the commit point of the batch.
 
         Raises ApiError; `is_fenced` tells whether another driver has taken over. After any other error the outcome is
         known only to the next driver that takes over.
         """
-        decision = Decision(self._query_id, batch_id, tuple(transactions), time.time_ns() // 1_000_000)
+        now_ms = time.time_ns() // 1_000_000
+        decision = Decision(self._query_id, batch_id, tuple(transactions), now_ms, tuple(rejected))
         self._transactions.add_partitions(driver, [PARTITION])
         offset = self._append(driver, decision)
         reach(Step.DECISION_WRITTEN)

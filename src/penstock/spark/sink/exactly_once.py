@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.spark.sink.decisions import Decisions
+from penstock.spark.sink.decisions import NONE_DECIDED, Decisions
 from penstock.spark.sink.delivery import Destinations, Finished, Slice
 from penstock.spark.sink.options import SinkOptions
 from penstock.spark.sink.producing import DeliveryFailed, TaskProducer
@@ -41,6 +41,7 @@ class ExactlyOnce:
         self._slot: Slot | None = None
         self._run: Run | None = None
         self._batch_id = -1
+        self._last_decided = NONE_DECIDED
         self._producer: TaskProducer | None = None
         self._batch_size_bytes = options.producer.batch_size_bytes
         self._is_decided_meanwhile = False
@@ -55,7 +56,8 @@ class ExactlyOnce:
 
     def _is_decided(self) -> bool:
         assert self._run is not None
-        return Decisions(self._cluster, self._run.query_id).has_decided(self._batch_id)
+        self._last_decided = Decisions(self._cluster, self._run.query_id).last_batch()
+        return self._last_decided >= self._batch_id
 
     @property
     def batch_size_bytes(self) -> int:
@@ -80,7 +82,7 @@ class ExactlyOnce:
 
     def _open(self) -> OpenTransaction:
         assert self._run is not None
-        self._slot = slots.take(self._options.cluster, self._run, self._batch_id, self._has_ended)
+        self._slot = slots.take(self._options.cluster, self._run, self._batch_id, self._last_decided, self._has_ended)
         options = self._options.transaction
         return self._transactions.begin(
             self._slot.transactional_id, options.timeout_ms, two_phase=options.is_two_phase_allowed

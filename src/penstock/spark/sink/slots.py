@@ -3,7 +3,8 @@
 An id belongs to a process, never to a partition: a late attempt with the id of another would abort what that one has
 finished. A task leaves its transaction open for the driver. So an id is used again only where that transaction has
 ended: in a later batch of the same run, because Spark begins a batch only after the commit of the one before; or when
-the coordinator says so.
+the coordinator says so. Ids that the last decision may list are not used at all: whoever finishes it sees by their
+state whether their transactions were committed.
 
 Must not know: requests, what is written. Thread safe.
 """
@@ -47,13 +48,18 @@ class Slots:
         self._count = 0
         self._resting: dict[str, tuple[ClusterOptions, Slot]] = {}
 
-    def take(self, cluster: ClusterOptions, run: Run, batch_id: int, has_ended: Callable[[str], bool]) -> Slot:
-        """An id that no other task uses. `has_ended` asks a coordinator whether no transaction of an id is open."""
+    def take(
+        self, cluster: ClusterOptions, run: Run, batch_id: int, last_decided: int, has_ended: Callable[[str], bool]
+    ) -> Slot:
+        """An id that no other task uses. `has_ended` asks a coordinator whether no transaction of an id is open.
+
+        `last_decided`: the last batch of the query that is decided.
+        """
         doubtful: list[Slot] = []
         with self._lock:
             self._begin_process()
             for name, (of, slot) in list(self._resting.items()):
-                if of != cluster or slot.run.query_id != run.query_id:
+                if of != cluster or slot.run.query_id != run.query_id or slot.batch_id >= last_decided:
                     continue
                 if slot.run == run and slot.batch_id < batch_id:
                     del self._resting[name]

@@ -184,13 +184,73 @@ def test_a_driver_that_is_fenced_while_it_decides_looks_again(query: Query, monk
     assert query.open_ids() == []
 
 
+def test_a_slow_driver_does_not_abort_what_a_later_one_decides(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages = query.tasks(0, 2)
+
+    def the_other_decides_the_next_batch(reached: Step) -> None:
+        if reached is Step.FINISHED:
+            monkeypatch.undo()
+            query.restart()
+            query.run(0)
+            later = query.tasks(1, 2)
+            with query.dying_at(Step.DECIDED), pytest.raises(Died):
+                query.commit(1, later)
+
+    monkeypatch.setattr("penstock.spark.sink.deciding.reach", the_other_decides_the_next_batch)
+    query.commit(0, messages)  # it only aborts leftovers now
+    query.restart()
+    query.run(1)
+    assert query.committed() == query.expected(2)
+    assert query.open_ids() == []
+
+
+def test_a_driver_does_not_decide_for_what_another_one_is_about_to_abort(query: Query) -> None:
+    messages = query.tasks(0, 2)
+    later = query.tasks(1, 2, "run-2")
+    with query.dying_at(Step.FINISHED), pytest.raises(Died):
+        query.commit(0, messages)
+    with pytest.raises(NotOpen, match="rejected by another driver"):
+        query.commit(1, later)
+    query.abort(1, later)
+    query.run(1)
+    assert query.committed() == query.expected(2)
+    assert query.open_ids() == []
+
+
+def test_a_first_batch_that_fails_leaves_nothing_open(query: Query) -> None:
+    messages = query.tasks(0, 2)
+    query.attempt(0, 1, 2)  # of which the driver knows nothing
+    query.abort(0, messages)
+    assert query.open_ids() == []
+    query.restart()
+    query.run(0)
+    assert query.committed() == query.expected(1)
+
+
+@pytest.mark.parametrize("is_aborted", [True, False])
+def test_a_decision_may_be_finished_again_while_the_next_batch_runs(query: Query, is_aborted: bool) -> None:
+    for batch_id in range(3):
+        query.run(batch_id)
+    messages = query.tasks(3, 2)
+    if is_aborted:
+        query.abort(3, messages)
+    decision = Decisions(query.cluster, query.query_id).last()
+    assert decision is not None
+    query.decider.finish(decision)
+    if is_aborted:
+        messages = query.tasks(3, 2)
+    query.commit(3, messages)
+    assert query.committed() == query.expected(4)
+
+
 def test_workers_use_their_ids_again(query: Query) -> None:
     named = set()
     for batch_id in range(6):
         messages = query.tasks(batch_id, 2)
         named |= {one.transaction.transactional_id for one in messages if one.transaction is not None}
         query.commit(batch_id, messages)
-    assert len(named) == 2  # a transaction of the same batch may be open, so its id is not used again
+    # Two of a batch, whose transactions may be open, and two that the decision before lists.
+    assert len(named) == 4
     assert query.committed() == query.expected(6)
 
 
@@ -204,8 +264,9 @@ def test_an_id_whose_transaction_is_undecided_is_not_used_by_another_run(query: 
     query.commit(0, messages)
     query.commit(0, again)
     assert query.committed() == query.expected(1)
+    query.run(1)
     query.restart(with_new_workers=False)
-    reused = query.tasks(1, 2)
+    reused = query.tasks(2, 2)
     assert {one.transaction.transactional_id for one in reused if one.transaction is not None} <= set(ids)
 
 
