@@ -1,17 +1,21 @@
 """The steps of an exactly-once batch at which a process may die: `docs/internals/spark.md` describes them.
 
 Crash tests name a step by a file in the directory of PENSTOCK_SINK_CRASHES. The first process that reaches the step
-removes the file and kills itself, as kill -9 would. Without that variable `reach` does nothing.
+renames the file to `<step>.reached`, and sends SIGKILL to the processes that it lists: ids, and `self` for the process
+itself. An empty file means `self`. Without that variable `reach` does nothing.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 VARIABLE = "PENSTOCK_SINK_CRASHES"
+REACHED = ".reached"
+SELF = "self"
 
 
 class Step(StrEnum):
@@ -47,10 +51,20 @@ class Step(StrEnum):
 
 def reach(step: Step) -> None:
     directory = os.environ.get(VARIABLE)
-    if directory is None:
-        return
+    if directory is not None:
+        _reach(Path(directory, step))
+
+
+def _reach(named: Path) -> None:
+    reached = named.with_name(named.name + REACHED)
     try:
-        Path(directory, step).unlink()
+        named.rename(reached)
     except FileNotFoundError:
         return
-    os.kill(os.getpid(), signal.SIGKILL)
+    victims = reached.read_text().split() or [SELF]
+    for victim in victims:
+        if victim != SELF:
+            with suppress(ProcessLookupError):
+                os.kill(int(victim), signal.SIGKILL)
+    if SELF in victims:
+        os.kill(os.getpid(), signal.SIGKILL)
