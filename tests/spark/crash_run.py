@@ -102,6 +102,7 @@ class CrashRun:
                 if self.crashes.total < self._wanted:
                     self._crash(crash)
             self._stop_driver()
+        print(f"{self.crashes.total} crashes in {self.batches} batches", flush=True)
 
     @contextmanager
     def _master(self, is_cluster: bool) -> Iterator[None]:
