@@ -50,7 +50,7 @@ bench-partitions: install ## 4,000 partitions: create, write, stop, restart, cra
 bench-groups: install ## A consumer group of 100 members forms, loses 10 and settles, both protocols (needs Maven and Java 17)
 	$(BIN)/python -m bench groups --docs
 
-bench-spark: install ## Topics into and out of Spark, beside Spark's own Kafka connector (needs Java 17; Maven for the connector)
+bench-spark: install ## Topics into and out of Spark, beside its own Kafka connector; exactly once beside at least once (needs Java 17, Maven)
 	$(BIN)/python -m bench.spark --docs $(ARGS)
 
 bench-cluster: install ## Three brokers beside three of Apache Kafka, interleaved (needs Maven and Java 17)

@@ -117,11 +117,8 @@ def rows(scenario: Scenario, outcome: Outcome) -> Iterator[list[str]]:
         ]
 
 
-_COLUMNS = ["", "", "Penstock", "Apache Kafka", "ratio", "target", "", "driver"]
-
-
-def _table(lines: Sequence[Sequence[str]], other: str) -> str:
-    columns = [other if column == "Apache Kafka" else column for column in _COLUMNS]
+def _table(lines: Sequence[Sequence[str]], sides: tuple[str, str]) -> str:
+    columns = ["", "", *sides, "ratio", "target", "", "driver"]
     out = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     out += ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join(out)
@@ -132,11 +129,13 @@ def tables(scenarios: Sequence[Scenario], results: Results, other: str = "Apache
     for section, members in groupby(measured, key=lambda scenario: scenario.section):
         lines: list[list[str]] = []
         failures: list[str] = []
+        sides = ("Penstock", other)
         for scenario in members:
+            sides = scenario.sides or sides
             outcome = results.outcomes[scenario.name]
             lines += rows(scenario, outcome)
             failures += [f"- {scenario.title}: {failure}" for failure in outcome.failures]
-        yield f"## {section}\n\n{_table(lines, other)}\n"
+        yield f"## {section}\n\n{_table(lines, sides)}\n"
         if failures:
             yield "Runs that failed and are not in the figures:\n\n" + "\n".join(failures) + "\n"
 

@@ -80,6 +80,7 @@ METRICS: Mapping[str, Metric] = {
     "rows_s": Metric("throughput", "rows/s"),
     "batch_p50_ms": Metric("a micro-batch of 2 rows, p50", "ms"),
     "batch_p95_ms": Metric("a micro-batch of 2 rows, p95", "ms"),
+    "delivery_batch_ms": Metric("a micro-batch, p50", "ms"),
     "pause_median_s": Metric("a producer's pause after kill -9 of the leader, median", "s"),
     "pause_worst_s": Metric("a producer's pause after kill -9 of the leader, worst", "s"),
     "committed_pause_median_s": Metric("no new committed record after the kill, median", "s"),
@@ -208,6 +209,16 @@ class SparkOverhead:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkDelivery:
+    """A stream from topic to topic, exactly once beside at least once: `bench.spark`."""
+
+    value_bytes: int
+    rows: int
+    rows_per_batch: int
+    shown = ("rows_s", "delivery_batch_ms")
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderKilled:
     """A steady producer while the leader of a partition is killed and comes back: `bench.cluster`."""
 
@@ -248,6 +259,7 @@ Load = (
     | SparkRead
     | SparkWrite
     | SparkOverhead
+    | SparkDelivery
     | LeaderKilled
     | CoordinatorKilled
     | Idle
@@ -263,6 +275,8 @@ class Scenario:
     flush: Flush = Flush.OFF
     targets: tuple[Target, ...] = ()
     also_shown: tuple[str, ...] = ()
+    sides: tuple[str, str] | None = None
+    """The headings of both sides, where they are not those of the page."""
 
     @property
     def shown(self) -> tuple[str, ...]:
@@ -290,7 +304,7 @@ class Scenario:
                 return 60.0
             case GroupOfMembers():
                 return 25.0
-            case SparkRead() | SparkWrite() | SparkOverhead():
+            case SparkRead() | SparkWrite() | SparkOverhead() | SparkDelivery():
                 return 15.0
             case LeaderKilled(kills=kills) | CoordinatorKilled(kills=kills):
                 return 20.0 * kills

@@ -25,7 +25,7 @@ from bench.client import HOST, Client
 from bench.command import say
 from bench.driver import LoadFailed, ProduceLoad
 from bench.maven import JarsUnavailable, fetch_jars
-from bench.scenarios import Load, Scenario, SparkOverhead, SparkRead, SparkWrite
+from bench.scenarios import Load, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkWrite
 from bench.spark.scenarios import SCENARIOS
 from bench.wire import BrokerError, records_per_batch
 
@@ -34,6 +34,7 @@ DOCS = ROOT / "docs" / "benchmarks-spark.md"
 RESULTS = report.RESULTS / "spark.json"
 CONNECTOR = "Spark's Kafka connector"
 FORMATS = {results.PENSTOCK: "penstock", results.KAFKA: "kafka"}
+GUARANTEES = {results.PENSTOCK: "exactly-once", results.KAFKA: "at-least-once"}
 LABELS = {results.PENSTOCK: "penstock", results.KAFKA: "kafka (JVM)"}
 BATCH_BYTES = 128 * 1024
 QUICK_SHARE = 0.05
@@ -59,6 +60,10 @@ _METHOD = """## How it is measured
   time of the whole job.
 - **Micro-batches**: 2 rows each to noop, two partitions; the first ten left out. "Spark's own settings" is a session
   with nothing set but the master, in a process of its own.
+- **Exactly once**: a stream from a topic to another, read and written by `format("penstock")`, with `availableNow`,
+  `maxOffsetsPerTrigger` and each of the two values of `deliveryGuarantee`. A round is the median of its batches, two
+  at its start left out. The number of rows in a batch is such that it takes about a second at least once. The ratio is
+  exactly once / at least once.
 - A round of both connectors that is not counted goes first.
 - MB are record values, 10^6 bytes.
 """
@@ -115,7 +120,6 @@ class Bench:
         self.broker = broker
         self.jars = jars
         self.share = share
-        self.sides = [results.PENSTOCK, *([results.KAFKA] if jars else [])]
         self._workers: dict[str, Worker] = {}
         self._full: dict[tuple[int, int], str] = {}
         self._parquet: dict[int, tuple[str, int]] = {}
@@ -125,6 +129,10 @@ class Bench:
             say(f"  starting Spark, {settings} settings")
             self._workers[settings] = Worker(settings, self.jars, WORK / "run" / f"spark-{settings}.log")
         return self._workers[settings]
+
+    def sides_of(self, load: Load) -> list[str]:
+        has_both = self.jars or isinstance(load, SparkDelivery)
+        return [results.PENSTOCK, results.KAFKA] if has_both else [results.PENSTOCK]
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -182,6 +190,15 @@ class Bench:
                 finally:
                     with Client(self.broker.port) as client:
                         client.delete_topics([topic])
+            case SparkDelivery(value_bytes, rows, rows_per_batch):
+                topic, held = self._topic_with(value_bytes, rows, BATCH_BYTES if rows_per_batch > 2 else 0)
+                task = {"do": "deliver", "topic": topic, "rows": held, "rows_per_batch": rows_per_batch}
+                task |= {"format": "penstock", "guarantee": GUARANTEES[side], "to": self._new_topic("delivered")}
+                try:
+                    return self.worker("penstock").do({**common, **task})
+                finally:
+                    with Client(self.broker.port) as client:
+                        client.delete_topics([str(task["to"])])
             case SparkOverhead(settings, batches):
                 topic, _ = self._topic_with(100, batches * 2, 0)
                 return self.worker(settings).do({**common, "do": "overhead", "topic": topic})
@@ -191,6 +208,8 @@ class Bench:
 def _scaled(load: Load, share: float) -> Load:
     match load:
         case SparkRead(rows=rows, rows_per_batch=per_batch):
+            return replace(load, rows=int(rows * share), rows_per_batch=int(per_batch * share))
+        case SparkDelivery(rows=rows, rows_per_batch=per_batch) if per_batch > 2:
             return replace(load, rows=int(rows * share), rows_per_batch=int(per_batch * share))
         case SparkWrite(rows=rows):
             return replace(load, rows=int(rows * share))
@@ -223,14 +242,15 @@ def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: res
     for scenario, outcome in command.each(scenarios, kept, out, time.monotonic()):
         load = _scaled(scenario.load, bench.share)
         for number in range(rounds + 1):  # round 0 warms up
-            for side in bench.sides:
+            for side in bench.sides_of(load):
                 machine.settle()
                 measured = bench.run(side, load)
                 if number == 0:
                     continue
                 outcome.rounds.setdefault(side, []).append(measured)
                 figures = ", ".join(f"{name} {report.number(value)}" for name, value in measured.items())
-                say(f"  {LABELS[side]:<12} round {number}: {figures}")
+                labels = GUARANTEES if isinstance(load, SparkDelivery) else LABELS
+                say(f"  {labels[side]:<12} round {number}: {figures}")
         kept.environment["Spark"] = f"PySpark {bench.spark_version}, {java_version()}"
 
 

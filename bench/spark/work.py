@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 WARM_BATCHES = 2
 MASTER = "local[2]"
@@ -50,6 +51,10 @@ def _batches(frame: DataFrame, to: str, directory: str) -> list[tuple[int, float
         query = writer.format("noop").start()
     else:
         query = writer.format("parquet").option("path", f"{directory}/out").start()
+    return _done(query)
+
+
+def _done(query: StreamingQuery) -> list[tuple[int, float]]:
     query.awaitTermination()
     done = [(one["numInputRows"], one["durationMs"]["triggerExecution"] / 1e3) for one in query.recentProgress]
     return [(rows, seconds) for rows, seconds in done if rows]
@@ -71,6 +76,24 @@ def overhead(spark: SparkSession, task: Task, directory: str) -> Measured:
     batches = _batches(_stream(spark, task, 2), "noop", directory)
     times = sorted(seconds * 1e3 for _, seconds in batches[10:])
     return {"batch_p50_ms": statistics.median(times), "batch_p95_ms": times[int(len(times) * 0.95)]}
+
+
+def deliver(spark: SparkSession, task: Task, directory: str) -> Measured:
+    """Rows a second of a stream from topic to topic with one of the sink's guarantees, the median of its batches."""
+    writer = _stream(spark, task, task["rows_per_batch"]).select("key", "value").writeStream.format("penstock")
+    writer = writer.option("kafka.bootstrap.servers", task["bootstrap"]).option("topic", task["to"])
+    writer = writer.option("deliveryGuarantee", task["guarantee"])
+    writer = writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True)
+    batches = _done(writer.start())
+    total = sum(rows for rows, _ in batches)
+    if total != task["rows"]:
+        raise RuntimeError(f"{task['guarantee']} wrote {total} rows of {task['rows']}")
+    counted = batches[WARM_BATCHES:]
+    return {
+        "rows_s": statistics.median(rows / seconds for rows, seconds in counted),
+        "delivery_batch_ms": statistics.median(seconds for _, seconds in counted) * 1e3,
+        "batches": len(counted),
+    }
 
 
 def write(spark: SparkSession, task: Task, directory: str) -> Measured:
@@ -99,6 +122,7 @@ TASKS: dict[str, Callable[[SparkSession, Task, str], Measured]] = {
     "read": read,
     "overhead": overhead,
     "write": write,
+    "deliver": deliver,
     "make_parquet": make_parquet,
 }
 
