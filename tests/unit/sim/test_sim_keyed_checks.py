@@ -7,7 +7,9 @@ from random import Random
 
 import pytest
 
+from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
+from penstock.records.control import ABORT, COMMIT, build_marker
 from penstock.sim.checks.files import check_equal_keys
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
@@ -116,12 +118,15 @@ def test_records_that_move_come_again_or_from_nowhere() -> None:
 
 def log_of(*records: tuple[int, bytes, bytes | None]) -> tuple[SimDisk, str]:
     """(offset, key, value) each, a batch of its own."""
+    return log_with(*(build_batch([Record(key, value)], base_offset=offset) for offset, key, value in records))
+
+
+def log_with(*batches: bytes) -> tuple[SimDisk, str]:
     disk = SimDisk(Random(0))
     disk.make_directory("/log")
     file = disk.open("/log/00000000000000000000.log", create=True)
     at = 0
-    for offset, key, value in records:
-        data = build_batch([Record(key, value)], base_offset=offset)
+    for data in batches:
         file.write(at, [data])
         at += len(data)
     return disk, "/log"
@@ -143,3 +148,38 @@ def test_replicas_must_have_the_same_last_records(other: tuple[tuple[int, bytes,
 
 def test_what_is_not_committed_may_differ() -> None:
     check_equal_keys(PLACE, {1: log_of(*WHOLE), 2: log_of(*WHOLE, (4, b"a", b"3"))}, 4)
+
+
+def transactional(offset: int, value: bytes, producer_id: int = 7) -> bytes:
+    return build_batch(
+        [Record(b"a", value)],
+        base_offset=offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        attributes=TRANSACTIONAL_BIT,
+    )
+
+
+def marker(offset: int, kind: int, producer_id: int = 7) -> bytes:
+    made = bytearray(build_marker(producer_id, 0, kind, 0, 0))
+    made[:8] = offset.to_bytes(8, "big")  # the checksum does not cover the base offset
+    return bytes(made)
+
+
+BEFORE = build_batch([Record(b"a", b"1")], base_offset=0)
+OTHER = transactional(2, b"3", producer_id=8)
+ABORTED = (transactional(1, b"2"), marker(3, ABORT))
+
+
+@pytest.mark.parametrize("left", [ABORTED, ABORTED[1:], ()])
+def test_compaction_may_have_removed_what_was_aborted_and_its_marker(left: tuple[bytes, ...]) -> None:
+    whole = log_with(BEFORE, *ABORTED)
+    check_equal_keys(PLACE, {1: whole, 2: log_with(BEFORE, *left)}, 4)
+
+
+def test_records_of_committed_transactions_are_the_last_of_their_key() -> None:
+    """An abort ends the transaction of one producer only."""
+    whole = log_with(BEFORE, ABORTED[0], OTHER, ABORTED[1], marker(4, COMMIT, producer_id=8))
+    check_equal_keys(PLACE, {1: whole, 2: log_with(OTHER, marker(4, COMMIT, producer_id=8))}, 5)
+    with pytest.raises(Violation, match=r"b'a' is at 2 on 1, and at 0 on 2"):
+        check_equal_keys(PLACE, {1: whole, 2: log_with(BEFORE, *ABORTED)}, 5)

@@ -6,11 +6,12 @@ independently, the last record of each key must not differ. Must not know: broke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.records.batch import COMPRESSION_MASK, HEADER_SIZE, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, iterate_records
 from penstock.records.compression import decompress
+from penstock.records.control import ABORT, read_marker
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.machine.disk import SimDisk
 
@@ -56,16 +57,16 @@ def check_equal_logs(
 
 
 def check_equal_keys(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high_watermark: int) -> None:
-    """The same for a compacted partition. A deleted key may or may not still have its tombstone."""
+    """The same for a compacted partition. A deleted key may or may not still have its tombstone, and compaction may or
+    may not have removed records of aborted transactions, and markers."""
     decoded: dict[bytes, list[Record]] = {}  # most batches are equal on all replicas
     first: tuple[int, dict[bytes | None, Record]] | None = None
     for node, (disk, directory) in logs.items():
         last: dict[bytes | None, Record] = {}
-        for next_offset, data in batches(disk, directory):
-            if next_offset <= high_watermark:
-                if data not in decoded:
-                    decoded[data] = list(records_of(read_header(data), memoryview(data)))
-                last.update((record.key, record) for record in decoded[data])
+        for data in _that_count(data for end, data in batches(disk, directory) if end <= high_watermark):
+            if data not in decoded:
+                decoded[data] = list(records_of(read_header(data), memoryview(data)))
+            last.update((record.key, record) for record in decoded[data])
         values = {key: record for key, record in last.items() if record.value is not None}
         if first is None:
             first = node, values
@@ -76,6 +77,25 @@ def check_equal_keys(place: Place, logs: Mapping[int, tuple[SimDisk, str]], high
                 f"{place}: {key!r} is at {_offset(first[1], key)} on {first[0]}, and at {_offset(values, key)} on "
                 f"{node}",
             )
+
+
+def _that_count(found: Iterable[bytes]) -> Iterator[bytes]:
+    """Batches of records: no markers, and nothing that an abort marker ends."""
+    kept: dict[int, bytes] = {}
+    open_: dict[int, list[int]] = {}  # by producer id
+    for number, data in enumerate(found):
+        header = read_header(data)
+        if not header.is_control:
+            kept[number] = data
+            if header.is_transactional:
+                open_.setdefault(header.producer_id, []).append(number)
+            continue
+        ended = open_.pop(header.producer_id, [])
+        marker = read_marker(header, memoryview(data)[HEADER_SIZE:])
+        if marker is not None and marker.kind == ABORT:
+            for aborted in ended:
+                del kept[aborted]
+    yield from kept.values()
 
 
 def _offset(values: Mapping[bytes | None, Record], key: bytes | None) -> str:
