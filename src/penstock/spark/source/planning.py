@@ -1,8 +1,7 @@
-"""The driver's requests to the cluster: partitions, the starts and ends of logs, and the detection of data loss.
+"""The driver's requests to the cluster: partitions, and the starts and ends of logs.
 
-Answers are current. `OffsetPlanner` caches only the topics, for `metadata_max_age_ms`. `current` is the only place that
-compares a query's offsets with the cluster: missing partitions, topics that were created again, logs that became
-shorter. Must not know: Spark, micro-batches, records.
+Answers are current. `OffsetPlanner` caches only the topics, for `metadata_max_age_ms`. Must not know: Spark,
+micro-batches, records.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.known import InvalidOption
-from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss, SourceOffset, topic_id_text
+from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.positions import (
     EARLIEST,
@@ -98,7 +96,7 @@ class OffsetPlanner:
         """All named topics and partitions. Raises InvalidOption if any is missing."""
         found = self._settled(lambda found: not found.missing)
         if found.missing:
-            what = ", ".join(_name(missing) for missing in found.missing)
+            what = ", ".join(name_of(missing) for missing in found.missing)
             raise InvalidOption(f"there is no {what}: create it first, or correct the query's options")
         return found
 
@@ -183,23 +181,10 @@ class OffsetPlanner:
             for tp, timestamp_ms in wanted_ms.items():
                 if answer[tp].offset < 0:
                     raise InvalidOption(
-                        f"option '{option}': {_name(tp)} has no record with a timestamp of {timestamp_ms} or later. "
+                        f"option '{option}': {name_of(tp)} has no record with a timestamp of {timestamp_ms} or later. "
                         "Set startingOffsetsByTimestampStrategy=latest to begin at its end"
                     )
         return {tp: answer[tp].offset if answer[tp].offset >= 0 else LATEST for tp in wanted_ms}
-
-    # -- a query's offsets compared with the cluster ----------------------------------------
-
-    def current(self, start: SourceOffset, group: str) -> SourceOffset:
-        """The present ends of all partitions. Data loss since `start` is an error or a warning."""
-        ends, losses = self._compare(start, group, fresh=False)
-        for _ in range(self._options.offset_retries):
-            if not losses:
-                break
-            self._sleep(self._options.offset_retry_ms / 1000)
-            ends, losses = self._compare(start, group, fresh=True)
-        self.report(losses)
-        return ends
 
     def report(self, losses: list[str]) -> None:
         """Raises DataLoss, or logs a warning with failOnDataLoss=false."""
@@ -211,40 +196,12 @@ class OffsetPlanner:
         for loss in losses:
             logger.warning("%s. Continuing, because failOnDataLoss is false", loss)
 
-    def _compare(self, start: SourceOffset, group: str, *, fresh: bool) -> tuple[SourceOffset, list[str]]:
-        found = self.found(fresh=fresh)
-        try:
-            latest = self.offsets_at(found.partitions, LATEST)
-        except ApiError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise
-            found = self.found(fresh=True)
-            latest = self.offsets_at(found.partitions, LATEST)
-        ends = SourceOffset(group, {tp.topic: found.topic_ids[tp.topic] for tp in found.partitions}, latest)
-        losses = [
-            f"{_name(tp)} is gone or no longer subscribed to" for tp in sorted(start.positions) if tp not in latest
-        ]
-        known = {tp.topic for tp in start.positions} & {tp.topic for tp in latest}
-        recreated = {topic for topic in sorted(known) if ends.is_recreated_since(start, topic)}
-        losses += [
-            f"topic '{topic}' was deleted and created again: the query reads the topic with id "
-            f"{topic_id_text(start.topic_ids[topic])}, and the cluster now has one with id "
-            f"{topic_id_text(ends.topic_ids[topic])}, so the old offsets are invalid"
-            for topic in sorted(recreated)
-        ]
-        losses += [
-            f"{_name(tp)} became shorter: the query is at offset {first}, and the log ends at {latest[tp]}"
-            for tp, first in sorted(start.positions.items())
-            if tp in latest and latest[tp] < first and tp.topic not in recreated
-        ]
-        return ends, losses
-
 
 def retention_loss(tp: TopicPartition, wanted: int, available: int) -> str:
-    return f"{_name(tp)} no longer has offset {wanted}: the first available offset is {available}"
+    return f"{name_of(tp)} no longer has offset {wanted}: the first available offset is {available}"
 
 
-def _name(what: TopicPartition | str) -> str:
+def name_of(what: TopicPartition | str) -> str:
     return f"topic '{what}'" if isinstance(what, str) else f"partition {what.partition} of '{what.topic}'"
 
 
@@ -265,11 +222,11 @@ def _check_all_named(option: str, named: Mapping[TopicPartition, int], partition
     others = sorted({tp.topic for tp in named} - read)
     if others:
         raise InvalidOption(
-            f"option '{option}' names {', '.join(map(_name, others))}, which is not subscribed to: the query reads "
-            f"{', '.join(map(_name, sorted(read))) or 'no topic'}"
+            f"option '{option}' names {', '.join(map(name_of, others))}, which is not subscribed to: the query reads "
+            f"{', '.join(map(name_of, sorted(read))) or 'no topic'}"
         )
-    without = ", ".join(_name(tp) for tp in sorted(wanted - named.keys()))
-    surplus = ", ".join(_name(tp) for tp in sorted(named.keys() - wanted))
+    without = ", ".join(name_of(tp) for tp in sorted(wanted - named.keys()))
+    surplus = ", ".join(name_of(tp) for tp in sorted(named.keys() - wanted))
     problem = f"leaves out {without}" if without else f"names {surplus}, which the query does not read"
     raise InvalidOption(
         f"option '{option}' {problem}: name every partition that is read, with -1 for latest and -2 for earliest "

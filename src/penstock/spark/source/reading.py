@@ -7,12 +7,14 @@ from the log are an error or a warning, by `failOnDataLoss`. Must not know: micr
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.spark.decode import BatchDecoder, CorruptRecordBatch
+from penstock.spark.source.current_ends import PATIENCE_S
 from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import retention_loss
@@ -27,12 +29,16 @@ logger = logging.getLogger(__name__)
 
 RecordBatch = Any
 
+PAUSE_S = 0.2
+"""Between the attempts to find a topic that is said to be gone."""
+
 
 def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
     """`schema` is Arrow's. Raises DataLoss, CorruptRecordBatch, WireClientError."""
     cluster = cluster_for(options.cluster)
     decoder = BatchDecoder(schema, split.topic, split.partition)
     position = split.start
+    doubted_since: float | None = None
     while position < split.end:
         stream = FetchStream(
             cluster,
@@ -51,18 +57,20 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
                 yield from decoded
                 position = max(position, decoded.next_offset)
                 stream.advance(position)
+                doubted_since = None
             spare_the_heap("read")
             return
         except OffsetOutOfRange as error:
             position = _after_loss(split, position, error, options.fail_on_data_loss)
-        except TopicRecreated as error:
-            _report(str(error), options.fail_on_data_loss)
-            return
-        except ApiError as error:
-            if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        except (TopicRecreated, ApiError) as error:
+            if isinstance(error, ApiError) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            _report(str(error), options.fail_on_data_loss)
-            return
+            # As when a batch is planned: one broker's metadata may be out of date.
+            doubted_since = doubted_since or time.monotonic()
+            if time.monotonic() - doubted_since >= PATIENCE_S:
+                _report(str(error), options.fail_on_data_loss)
+                return
+            time.sleep(PAUSE_S)
 
 
 def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: int, cluster: BlockingCluster) -> None:

@@ -37,6 +37,7 @@ from penstock.ports.disk import Buffer
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
+from penstock.spark.source.current_ends import CurrentEnds
 from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.spark.source.options import SourceOptions
@@ -70,6 +71,7 @@ class StreamDriver:
         self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
         self._initial: SourceOffset | None = None
         self._taken_over: str | None = None
+        self._current = CurrentEnds(options, planner, clock, sleep)
         self._starts = BatchStarts(planner, clock)
         self._ends: SourceOffset | None = None
         self._asked_at = 0.0
@@ -123,7 +125,7 @@ class StreamDriver:
     def _latest(self, start: SourceOffset, group: str) -> SourceOffset:
         if self._is_available_now:
             # Later records are for the next run.
-            return self._ends or self._planner.current(start, group)
+            return self._ends or self._current.since(start, group)
         now = self._clock()
         interval_s = BUSY_INTERVAL_S if now - self._moved_at < BUSY_S else IDLE_INTERVAL_S
         wait_s = self._asked_at + interval_s - now
@@ -131,7 +133,7 @@ class StreamDriver:
             if self._has_more(start, self._ends):
                 return self._ends
             self._sleep(wait_s)
-        ends = self._planner.current(start, group)
+        ends = self._current.since(start, group)
         self._asked_at = self._clock()
         if ends.positions != start.positions:
             self._moved_at = self._asked_at

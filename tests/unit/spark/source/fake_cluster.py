@@ -102,6 +102,11 @@ class FakeTime:
     def __init__(self) -> None:
         self.now_s = 1000.0
         self.slept_s: list[float] = []
+        self._plans: list[tuple[float, Callable[[], object]]] = []
+
+    def at(self, seconds: float, action: Callable[[], object]) -> None:
+        """Something that happens this long after now."""
+        self._plans.append((self.now_s + seconds, action))
 
     def clock(self) -> float:
         return self.now_s
@@ -109,3 +114,7 @@ class FakeTime:
     def sleep(self, seconds: float) -> None:
         self.slept_s.append(seconds)
         self.now_s += seconds
+        due = [action for when, action in self._plans if when <= self.now_s]
+        self._plans = [plan for plan in self._plans if plan[0] > self.now_s]
+        for action in due:
+            action()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 from fake_cluster import FakeCluster, FakeTime
 
-from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.known import InvalidOption
-from penstock.spark.source.offsets import DataLoss, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
 
@@ -90,58 +88,3 @@ def test_topics_are_asked_for_now_and_then(cluster: FakeCluster) -> None:
     time.sleep(0.6)
     asked.found()
     assert cluster.asked_topics == 2
-
-
-def at(cluster: FakeCluster, *positions: int) -> SourceOffset:
-    return SourceOffset(
-        "g", dict(cluster.topic_ids), {TopicPartition("clicks", p): offset for p, offset in enumerate(positions)}
-    )
-
-
-def test_ends(cluster: FakeCluster) -> None:
-    ends = planner(cluster).current(at(cluster, 20, 50), "g")
-    assert ends == at(cluster, 100, 50)
-
-
-def test_topic_created_anew_is_named_with_both_ids(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    start = at(cluster, 20, 50)
-    cluster.delete("clicks")
-    cluster.create("clicks", 200, 200, topic_id=9)
-    with pytest.raises(
-        DataLoss,
-        match=r"topic 'clicks' was deleted and created again: .*id AQEBAQEBAQEBAQEBAQEBAQ, .*id "
-        r"CQkJCQkJCQkJCQkJCQkJCQ, .*failOnDataLoss=false.*new checkpointLocation",
-    ):
-        planner(cluster).current(start, "g")
-    ends = planner(cluster, failOnDataLoss="false").current(start, "g")
-    assert ends == at(cluster, 200, 200)
-    assert "was deleted and created again" in caplog.text
-
-
-def test_what_vanished_is_named(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
-    start = at(cluster, 20, 50)
-    cluster.delete("clicks")
-    with pytest.raises(DataLoss, match=r"partition 0 of 'clicks' is gone or .*; partition 1 of 'clicks' is gone or"):
-        planner(cluster).current(start, "g")
-    assert planner(cluster, failOnDataLoss="false").current(start, "g") == SourceOffset("g", {}, {})
-    assert "partition 1 of 'clicks' is gone or no longer subscribed to. Continuing" in caplog.text
-
-
-def test_log_that_became_shorter(cluster: FakeCluster) -> None:
-    time = FakeTime()
-    with pytest.raises(
-        DataLoss, match=r"partition 1 of 'clicks' became shorter: the query is at offset 51, .*ends at 50"
-    ):
-        planner(cluster, time).current(at(cluster, 20, 51), "g")
-    assert time.slept_s == [0.01] * 3, "asked again before it is believed"
-    ends = planner(cluster, failOnDataLoss="false").current(at(cluster, 20, 51), "g")
-    assert ends.positions[TopicPartition("clicks", 1)] == 50
-
-
-def test_topic_that_is_deleted_between_two_questions(cluster: FakeCluster) -> None:
-    asked = planner(cluster)
-    asked.found()
-    start = at(cluster, 20, 50)
-    cluster.delete("clicks")
-    with pytest.raises(PenstockError, match="partition 0 of 'clicks' is gone"):
-        asked.current(start, "g")

@@ -23,7 +23,7 @@ from penstock.spark.source.splits import Split
 from penstock.testing import Broker
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
-from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.errors import NoSuchTopic, OffsetOutOfRange, TopicRecreated
 
 
 class FakeLog:
@@ -32,6 +32,8 @@ class FakeLog:
     def __init__(self) -> None:
         self.first, self.end = 0, 100
         self.failure: Exception | None = None
+        self.failures: list[Exception] = []
+        """Each once."""
         self.hole: range = range(0)
 
     def __call__(self, cluster: object, tp: TopicPartition, start: int, end: int, **options: Any) -> Any:
@@ -47,6 +49,8 @@ class FakeStream:
 
     def __iter__(self) -> Iterator[FetchedChunk]:
         while self.position < self.end:
+            if self.log.failures:
+                raise self.log.failures.pop()
             if self.log.failure is not None:
                 raise self.log.failure
             if not self.log.first <= self.position <= self.log.end:
@@ -130,11 +134,19 @@ def test_log_that_came_back_shorter(monkeypatch: pytest.MonkeyPatch, caplog: pyt
         (ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 't' does not exist"), "topic 't' does not exist"),
     ],
 )
-def test_topic_that_is_gone(log: FakeLog, failure: Exception, sentence: str) -> None:
+def test_topic_that_is_gone(log: FakeLog, failure: Exception, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PATIENCE_S", 0.3)
     log.failure = failure
     with pytest.raises(DataLoss, match=sentence):
         offsets(0, 10)
     assert offsets(0, 10, failOnDataLoss="false") == []
+
+
+def test_topic_that_only_seems_gone(log: FakeLog, caplog: pytest.LogCaptureFixture) -> None:
+    """By the metadata of a broker that has just returned."""
+    log.failures = [TopicRecreated("t", b"\x01" * 16, b"\x02" * 16), NoSuchTopic("topic 't' does not exist")]
+    assert offsets(3, 25) == list(range(3, 25))
+    assert caplog.text == ""
 
 
 def test_other_errors_are_not_taken_for_a_loss(log: FakeLog) -> None:
