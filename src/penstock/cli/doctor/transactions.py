@@ -37,7 +37,8 @@ def old_transactions(target: Target) -> Iterator[Finding]:
     by_producer: dict[int, list[OpenTransaction]] = {}
     for one in hanging:
         by_producer.setdefault(one.producer.producer_id, []).append(one)
-    findings = [*map(_hanging, by_producer.values()), *map(_open, known)]
+    sinks, others = _of_sinks(known)
+    findings = [*map(_hanging, by_producer.values()), *map(_sink, sinks, sinks.values()), *map(_open, others)]
     yield from findings[:MOST]
     if len(findings) > MOST:
         yield Finding("warning", "transactions", f"{len(findings) - MOST} more have been open for a long time")
@@ -67,6 +68,38 @@ def _hanging(parts: Sequence[OpenTransaction]) -> Finding:
     return Finding("problem", "transactions", sentence, advice)
 
 
+def _of_sinks(
+    known: Sequence[TransactionDescription],
+) -> tuple[dict[str, list[TransactionDescription]], list[TransactionDescription]]:
+    """Open transactions of Spark's sink by query, and all others."""
+    from penstock.spark.sink.operating import query_of
+
+    sinks: dict[str, list[TransactionDescription]] = {}
+    others = []
+    for one in known:
+        query_id = query_of(one.transactional_id) if one.state == "Ongoing" else None
+        if query_id is None:
+            others.append(one)
+        else:
+            sinks.setdefault(query_id, []).append(one)
+    return sinks, others
+
+
+def _sink(query_id: str, found: Sequence[TransactionDescription]) -> Finding:
+    began_ms = min(one.start_ms or 0 for one in found)
+    partitions = sorted({partition for one in found for partition in one.partitions})
+    sentence = (
+        f"Spark query {query_id}, which writes exactly once, has had {len(found)} open transaction"
+        f"{'' if len(found) == 1 else 's'} in {_named(partitions)} for {since(began_ms)}, since "
+        f"{moment(began_ms)}: {WAIT}"
+    )
+    advice = (
+        "If the query is running, its batch takes long. If it is stopped, start it again, and it ends them. If it "
+        f"never comes back, `penstock pipeline sinks finish {query_id}` ends them."
+    )
+    return Finding("warning", "transactions", sentence, advice)
+
+
 def _open(known: TransactionDescription) -> Finding:
     began_ms = known.start_ms or 0
     name = known.transactional_id
@@ -85,8 +118,8 @@ def _open(known: TransactionDescription) -> Finding:
     if known.is_decided_outside:
         advice = (
             "It has no timeout (two-phase commit): its application must commit or abort it, so start that again. "
-            f"`penstock pipeline sinks` shows those of pipelines. If nobody will decide, {abort} aborts it; if the "
-            "application has already decided to commit, that loses these records."
+            f"If nobody will decide, {abort} aborts it; if the application has already decided to commit, that loses "
+            "these records."
         )
     else:
         advice = (

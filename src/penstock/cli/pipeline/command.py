@@ -32,6 +32,7 @@ from penstock.cli.pipeline.output import (
     show_status,
     status_object,
 )
+from penstock.cli.pipeline.sinks import sinks
 from penstock.cli.reach.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
 from penstock.model.errors import PenstockError
 
@@ -57,6 +58,7 @@ def pipeline() -> None:
 
 for job in JOBS:
     pipeline.add_command(job)
+pipeline.add_command(sinks)
 
 
 def project_options(command: Callable[P, R]) -> Callable[P, R]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
     from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
 
-    with _connected(target) as cluster:
+    with wire_cluster(target) as cluster:
         yield ClusterAdmin(cluster)
 
 
@@ -27,7 +27,7 @@ def wire_admin(target: Target) -> Iterator[ClusterAdmin]:
 def broker_settings(target: Target) -> Iterator[BrokerSettings]:
     from penstock.wire_client.blocking.broker_settings import BrokerSettings
 
-    with _connected(target) as cluster:
+    with wire_cluster(target) as cluster:
         yield BrokerSettings(cluster)
 
 
@@ -35,12 +35,12 @@ def broker_settings(target: Target) -> Iterator[BrokerSettings]:
 def transaction_admin(target: Target) -> Iterator[TransactionAdmin]:
     from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
 
-    with _connected(target) as cluster:
+    with wire_cluster(target) as cluster:
         yield TransactionAdmin(cluster)
 
 
 @contextmanager
-def _connected(target: Target) -> Iterator[BlockingCluster]:
+def wire_cluster(target: Target) -> Iterator[BlockingCluster]:
     from penstock.wire_client.blocking.cluster import BlockingCluster
     from penstock.wire_client.blocking.security import security_from_settings
 

@@ -28,6 +28,8 @@ class Hung(NamedTuple):
 
 def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json: bool) -> bool:
     """False: the user declined."""
+    from penstock.spark.sink.operating import query_of
+
     known = admin.describe(transactional_id)  # it must exist: to fence an unknown id would create it
     if ask:
         where = f" in {', '.join(map(str, known.partitions))}" if known.partitions else ""
@@ -35,6 +37,12 @@ def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json:
         click.echo(
             f"Producer {known.producer_id} with epoch {known.producer_epoch} will be fenced: its next request fails."
         )
+        query_id = query_of(transactional_id)
+        if query_id is not None:
+            click.echo(
+                f"It belongs to Spark query {query_id}. If the query has decided to commit it, its records are lost. "
+                f"`penstock pipeline sinks finish {query_id}` commits what is decided, and aborts the rest."
+            )
         if not click.confirm("Continue?"):
             return False
     producer_id, epoch = admin.fence(transactional_id)

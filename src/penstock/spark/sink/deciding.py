@@ -195,6 +195,21 @@ class Decider:
         self._transactions.end(last.transactions, is_commit=True)
         return self._decisions.decide(driver, last.batch_id, (), last.rejected)
 
+    def finish_all(self) -> Decision:
+        """For a person, if the query does not come back. A query that runs must be started again after this.
+
+        Raises DecidedButAborted, ApiError, WireClientError.
+        """
+        driver = self._decisions.take_over()
+        decision = self._reject_rest(driver, self._decisions.last())
+        self.sweep(decision)
+        self.finish(decision)
+        return decision
+
+    def forget(self) -> None:
+        """Withdraws the query's decision. Only for a query that never comes back: it might repeat its last batch."""
+        self._decisions.withdraw(self._decisions.take_over())
+
     def sweep(self, decision: Decision) -> None:
         """Aborts what the decision rejects. Failures are left to the next batch."""
         try:

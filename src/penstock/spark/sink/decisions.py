@@ -186,20 +186,29 @@ class Decisions:
         now_ms = time.time_ns() // 1_000_000
         decision = Decision(self._query_id, batch_id, tuple(transactions), now_ms, tuple(rejected))
         self._transactions.add_partitions(driver, [PARTITION])
-        offset = self._append(driver, decision)
+        offset = self._append(driver, decision.encode(), now_ms)
         reach(Step.DECISION_WRITTEN)
         marker = OffsetAndMetadata(batch_id + 1, str(offset) if offset >= 0 else "")
         self._transactions.commit_offsets(driver, self._group, {PARTITION: marker})
         reach(Step.MARKER_WRITTEN)
-        (code,) = self._transactions.end([driver], is_commit=True).values()
-        if code is not ErrorCode.NONE:
-            raise ApiError(code, f"the decision about batch {batch_id}: {code.name}")
+        self._commit(driver)
         reach(Step.DECIDED)
         return decision
 
-    def _append(self, driver: OpenTransaction, decision: Decision) -> int:
+    def withdraw(self, driver: OpenTransaction) -> None:
+        """Writes a tombstone. The marker stays until it expires. Raises ApiError."""
+        self._transactions.add_partitions(driver, [PARTITION])
+        self._append(driver, None, time.time_ns() // 1_000_000)
+        self._commit(driver)
+
+    def _commit(self, driver: OpenTransaction) -> None:
+        (code,) = self._transactions.end([driver], is_commit=True).values()
+        if code is not ErrorCode.NONE:
+            raise ApiError(code, f"the decision of query {self._query_id} could not be committed: {code.name}")
+
+    def _append(self, driver: OpenTransaction, value: bytes | None, now_ms: int) -> int:
         """The record's offset; -1 if the broker only confirms that it has it."""
-        record = Record(self._query_id.encode(), decision.encode(), (), decision.decided_ms)
+        record = Record(self._query_id.encode(), value, (), now_ms)
         # Every driver begins with a new epoch and writes one record, so the sequence number is 0.
         batch = build_batch(
             [record],
@@ -218,8 +227,8 @@ class Decisions:
             if code is ErrorCode.MESSAGE_TOO_LARGE:
                 raise ApiError(
                     code,
-                    f"the decision about batch {decision.batch_id} lists {len(decision.transactions)} transactions and "
-                    f"is too large for topic {TOPIC}: raise its max.message.bytes, or write in fewer tasks",
+                    f"the decision of query {self._query_id} has {len(value or b'')} bytes, which is too large for "
+                    f"topic {TOPIC}: raise its max.message.bytes, or write in fewer tasks",
                 )
             if code is not ErrorCode.NONE:
                 # What may pass when a batch is delivered may also pass here.

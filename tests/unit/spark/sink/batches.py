@@ -6,6 +6,7 @@ forgotten with it.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -30,6 +31,7 @@ from penstock.wire_client.requests.transactions import TransactionFilter
 
 MODULES = (deciding, decisions, exactly_once)
 PARTITIONS = 3
+PATIENCE_S = 20.0
 
 
 class Died(BaseException):
@@ -123,8 +125,11 @@ class Query:
         found: list[int] = []
         for partition in range(PARTITIONS):
             tp = TopicPartition(self.topic, partition)
-            end = self.cluster.list_offsets({tp: -1}, read_committed=True)[tp].offset
-            assert end == self.cluster.list_offsets({tp: -1})[tp].offset, f"{tp}: a transaction is open"
+            end = self.cluster.list_offsets({tp: -1})[tp].offset
+            deadline = time.monotonic() + PATIENCE_S  # markers are written a moment after the decision
+            while self.cluster.list_offsets({tp: -1}, read_committed=True)[tp].offset < end:
+                assert time.monotonic() < deadline, f"{tp}: a transaction is open"
+                time.sleep(0.01)
             for chunk in FetchStream(self.cluster, tp, 0, end, read_committed=True):
                 aborted = [Aborted(first, producer_id) for producer_id, first in chunk.aborted]
                 found += [int(record.value or b"") for record in decode(chunk.records, 0, aborted).records]
