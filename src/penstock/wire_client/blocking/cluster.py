@@ -21,13 +21,14 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdResponse
-from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire.messages.metadata import MetadataResponse, MetadataResponseTopic
 from penstock.wire.messages.offset_commit import OffsetCommitResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchResponse
 from penstock.wire.primitives import Message
+from penstock.wire_client.blocking import leader_calls
 from penstock.wire_client.blocking.connection import CONNECT_TIMEOUT_S, BlockingConnection
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk, FetchStream
+from penstock.wire_client.blocking.leader_calls import Leader
 from penstock.wire_client.blocking.retrying import Pauses, until_done
 from penstock.wire_client.blocking.security import PLAINTEXT, ClientSecurity
 from penstock.wire_client.requests.errors import (
@@ -61,7 +62,7 @@ from penstock.wire_client.requests.metadata import (
     read_brokers,
     read_topic,
 )
-from penstock.wire_client.requests.offsets import OffsetAndTimestamp, list_offsets_request
+from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
 from penstock.wire_client.requests.retriable import LOST, Again, may
 from penstock.wire_client.requests.sentences import (
@@ -69,7 +70,6 @@ from penstock.wire_client.requests.sentences import (
     no_such_partition,
     no_such_topic,
     not_a_topic_name,
-    offsets_refused,
 )
 
 logger = logging.getLogger(__name__)
@@ -133,15 +133,19 @@ class BlockingCluster:
             answer = self._metadata(asked, deadline)
             return {entry.name or "": self._learn(entry) for entry in answer.topics if _exists(entry)}
 
-        return self._until_done(ask)
+        return self.until_done(ask)
 
     def topic(self, name: str, timeout_s: float | None = None) -> TopicMetadata:
         """A topic's metadata, at most 30 s old. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
-        return self._until_done(lambda deadline: self._topic(name, deadline), timeout_s)
+        return self.until_done(lambda deadline: self._topic(name, deadline), timeout_s)
 
     def leader(self, tp: TopicPartition, timeout_s: float | None = None) -> BrokerMetadata:
         """The partition's leader. Waits for an election. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
-        return self._until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
+        return self.until_done(lambda deadline: self._leader(tp, deadline), timeout_s)
+
+    def find_leader(self, tp: TopicPartition, deadline: float) -> Leader:
+        """The partition's leader. One attempt: raises ApiError, also during an election."""
+        return Leader(self._leader(tp, deadline).node_id, -1)
 
     def _leader(self, tp: TopicPartition, deadline: float) -> BrokerMetadata:
         partitions = self._topic(tp.topic, deadline).partitions
@@ -195,35 +199,7 @@ class BlockingCluster:
 
         An offset of -1 means that all records are older.
         """
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
-
-        def ask(deadline: float) -> dict[TopicPartition, OffsetAndTimestamp]:
-            by_leader: dict[int, dict[TopicPartition, int]] = {}
-            for tp, timestamp_ms in wanted.items():
-                if tp not in found:
-                    by_leader.setdefault(self._leader(tp, deadline).node_id, {})[tp] = timestamp_ms
-            for leader, asked in by_leader.items():
-                request = list_offsets_request(asked, round(REQUEST_TIMEOUT_S * 1000), read_committed=read_committed)
-                connection = self.connection(leader, "control")
-                answer = connection.call(Api.LIST_OFFSETS, request, ListOffsetsResponse, _left(deadline))
-                self._take_offsets(answer, found)
-            return found
-
-        return self._until_done(ask) if wanted else {}
-
-    def _take_offsets(self, answer: ListOffsetsResponse, found: dict[TopicPartition, OffsetAndTimestamp]) -> None:
-        refused: ApiError | None = None
-        for topic in answer.topics:
-            for entry in topic.partitions:
-                tp = TopicPartition(topic.name, entry.partition_index)
-                if entry.error_code:
-                    code = error_code(entry.error_code)
-                    refused = refused or offsets_refused(code, *tp)
-                    self.forget(tp.topic)
-                else:
-                    found[tp] = OffsetAndTimestamp(entry.offset, entry.timestamp)
-        if refused is not None:
-            raise refused
+        return leader_calls.list_offsets(self, wanted, read_committed=read_committed)
 
     # -- groups and producers -----------------------------------------------------------
 
@@ -262,7 +238,7 @@ class BlockingCluster:
         def ask(deadline: float) -> tuple[int, int]:
             return read_producer_id(self._call_any(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, deadline))
 
-        return self._until_done(ask)
+        return self.until_done(ask)
 
     def ask_coordinator(
         self, transactional_id: str, key: Api, request: Message, kind: type[R], read: Callable[[R, int], T]
@@ -299,11 +275,11 @@ class BlockingCluster:
                 self._coordinators.pop(key, None)
                 raise
 
-        return self._until_done(attempt)
+        return self.until_done(attempt)
 
     def coordinator_of(self, transactional_id: str) -> int:
         """The node id of the coordinator."""
-        return self._until_done(
+        return self.until_done(
             lambda deadline: self._coordinator(CoordinatorKey(TRANSACTION_KEY, transactional_id), deadline)
         )
 
@@ -333,7 +309,7 @@ class BlockingCluster:
                 raise refused
             return found
 
-        return self._until_done(ask) if asked else {}
+        return self.until_done(ask) if asked else {}
 
     def _ask_together(
         self,
@@ -369,11 +345,11 @@ class BlockingCluster:
 
     def ask(self, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
         """Asks any broker. `read` extracts the result from the answer, or raises ApiError."""
-        return self._until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
+        return self.until_done(lambda deadline: read(self._call_any(key, request, kind, deadline)))
 
     def ask_broker(self, node_id: int, key: Api, request: Message, kind: type[R], read: Callable[[R], T]) -> T:
         """Asks this broker; `read` as for `ask`."""
-        return self._until_done(
+        return self.until_done(
             lambda deadline: read(self.connection(node_id, "control").call(key, request, kind, _left(deadline)))
         )
 
@@ -396,11 +372,11 @@ class BlockingCluster:
                 self.forget(tp.topic)
                 raise
 
-        return self._until_done(ask)
+        return self.until_done(ask)
 
     def brokers(self) -> list[BrokerMetadata]:
         """The brokers that are up, requested now."""
-        self._until_done(lambda deadline: self._metadata([], deadline))
+        self.until_done(lambda deadline: self._metadata([], deadline))
         return sorted(self._brokers.values())
 
     # -- connections --------------------------------------------------------------------
@@ -499,7 +475,8 @@ class BlockingCluster:
         # An error of an address that may be a broker matters more than that of a wrong address.
         raise min(reversed(failures), key=lambda failure: isinstance(failure, NotKafka | UnknownHost))
 
-    def _until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
+    def until_done(self, ask: Callable[[float], T], timeout_s: float | None = None) -> T:
+        """Calls `ask` with its deadline until it succeeds; see `retrying`."""
         return until_done(ask, self._timeout_s if timeout_s is None else timeout_s, self._when_lost)
 
     def _when_lost(self, failure: WireClientError) -> float:
