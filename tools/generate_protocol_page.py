@@ -30,14 +30,13 @@ INTRO = """# The protocol
 
 <!-- Written by tools/generate_protocol_page.py from the handlers and their docstrings. -->
 
-Kafka's binary protocol over TCP, without TLS and SASL. *Served* are the versions a handler answers; *Kafka's* are
-those of Apache Kafka's message definitions, also one that Kafka itself marks as unstable (InitProducerId 6). What is
-served *to brokers* of the same cluster is not advertised to clients. A request of another API or version closes the
+Kafka's binary protocol over TCP, without TLS and SASL. *Served* are the versions that Penstock serves; *Kafka's* are
+those of Apache Kafka's message definitions, including one that Kafka itself marks as unstable (InitProducerId 6). What
+is served *to brokers* of the same cluster is not advertised to clients. A request of another API or version closes the
 connection, as on a Kafka broker; ApiVersions is the exception.
 
-Requests on a connection are answered in the order they came. Produce and fetch requests are taken up while earlier
-ones still wait for a flush or for data; any other request waits until those before it are answered, and those after
-it wait for it.
+Responses on a connection come in the order of the requests. Produce and fetch requests are processed while earlier ones
+still wait for a flush or for data. Any other request waits for the responses before it, and later requests wait for it.
 
 Requests are bounded. A frame that is too large for its API, or one with more elements in its arrays than its API
 allows, closes the connection. Requests that name partitions or topics may have 500,000 elements. Kafka's decoder allows

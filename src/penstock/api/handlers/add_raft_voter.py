@@ -1,12 +1,12 @@
 """AddRaftVoter (key 80), versions 0-1: gives a vote to a node that follows the metadata log.
 
-- The answer leaves when the new configuration is committed, in either version: v1's `ack_when_committed=false` has no
+- The response leaves when the new configuration is committed, in either version: v1's `ack_when_committed=false` has no
   effect.
 - The directory id of the voter may be omitted; Kafka requires it.
 - The first of the voter's listeners is used: every listener serves Raft here.
 - INVALID_REQUEST if the node at that address is not this voter, or has another directory id than the given or
-  registered one, or if there is no answer: the message gives the reason. Kafka sends ApiVersions and does not check the
-  node. INVALID_REQUEST also if the broker with that id is registered with another directory id.
+  registered one, or if there is no response: the message gives the reason. Kafka sends ApiVersions and does not check
+  the node. INVALID_REQUEST also if the broker with that id is registered with another directory id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterConfigs (key 33), versions 0-2: the older call, which replaces all settings of a resource.
 
 - Settings that are not named go back to their defaults. Each resource succeeds or fails alone; a resource named twice
-  in a request is refused (Kafka 4.3.1 never answers that).
+  in a request is refused (Kafka 4.3.1 never responds to that).
 - The controller makes the change, as with IncrementalAlterConfigs.
 - An unknown broker setting is refused; Kafka stores it.
 """

@@ -1,6 +1,6 @@
 """AlterPartitionReassignments (key 45), versions 0-1: begins reassignments, or cancels them (null replicas).
 
-- The answer says that a reassignment began, not that it is complete: ListPartitionReassignments shows its progress.
+- The response says that a reassignment began, not that it is complete: ListPartitionReassignments shows its progress.
 - v1 may forbid a change of the replication factor. Each partition succeeds or fails alone.
 """
 

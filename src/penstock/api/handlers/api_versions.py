@@ -1,7 +1,7 @@
 """ApiVersions (key 18), versions 0-4.
 
-- An unknown version is answered in v0 layout with UNSUPPORTED_VERSION and only the range of ApiVersions; clients retry
-  from it. The response header is always v0.
+- An unknown version gets a response in v0 layout with UNSUPPORTED_VERSION and only the range of ApiVersions; clients
+  retry from it. The response header is always v0.
 - Produce is advertised from 0 although 0-2 are refused: librdkafka before 2.4 tests that range and silently stops
   compressing without it (KAFKA-18659).
 - Features are those of the metadata; their epoch is the index up to which this broker has applied it. v3 omits features

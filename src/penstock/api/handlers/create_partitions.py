@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3.
 
 - Each topic succeeds or fails alone; a name that occurs twice in a request is refused.
-- The partitions exist when the answer leaves. timeout_ms limits how long to look for a controller.
+- The partitions exist when the response leaves. timeout_ms limits how long to look for a controller.
 """
 
 from __future__ import annotations

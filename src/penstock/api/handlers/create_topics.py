@@ -2,9 +2,9 @@
 
 - Each topic succeeds or fails alone; a name that occurs twice in a request is refused.
 - Partitions and replication factor of -1 mean the broker's defaults. With a manual assignment both must be -1.
-- From v5 on the answer contains partitions, replication factor and every setting of the topic; from v7 on its id.
+- From v5 on the response contains partitions, replication factor and every setting of the topic; from v7 on its id.
   validate_only checks everything and creates nothing.
-- The topic is visible on this broker when the answer leaves. timeout_ms limits how long to look for a controller.
+- The topic is visible on this broker when the response leaves. timeout_ms limits how long to look for a controller.
 """
 
 from __future__ import annotations

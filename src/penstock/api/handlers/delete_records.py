@@ -1,6 +1,6 @@
 """DeleteRecords (key 21), versions 0-2.
 
-Moves the log start offset; -1 means the high watermark. Before the answer leaves, the new start is stable (Kafka
+Moves the log start offset; -1 means the high watermark. Before the response leaves, the new start is on disk (Kafka
 persists it at its next checkpoint) and all live replicas have deleted the records; REQUEST_TIMED_OUT if they have not
 yet. The request waits for the flush of records acknowledged with acks=1, so that they can be deleted.
 """

@@ -2,7 +2,7 @@
 
 - v6 names topics by name or by id, never both; duplicates are refused.
 - With delete.topic.enable=false everything is refused: TOPIC_DELETION_DISABLED, before v3 INVALID_REQUEST.
-- Answers come in the order of the request; Kafka shuffles them. The topic is gone before the answer, its files are
+- Results come in the order of the request; Kafka shuffles them. The topic is gone before the response, its files are
   removed later; timeout_ms limits how long to look for a controller.
 """
 

@@ -1,6 +1,6 @@
 """ElectLeaders (key 43), versions 0-2: elects preferred leaders, or unclean ones if no replica is in sync.
 
-- Null partitions mean all of them; the answer then omits partitions that need no election.
+- Null partitions mean all of them; the response then omits partitions that need no election.
 - v0 has preferred elections only. Each partition succeeds or fails alone.
 """
 

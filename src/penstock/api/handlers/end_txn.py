@@ -1,6 +1,6 @@
-"""EndTxn (key 26), versions 0-5: commit or abort, answered when the decision is stable. Its markers follow.
+"""EndTxn (key 26), versions 0-5: commit or abort, confirmed when the decision is on disk. Its markers follow.
 
-From version 5 on the client uses transaction version 2: the answer has the producer id and epoch of its next
+From version 5 on the client uses transaction version 2: the response has the producer id and epoch of its next
 transaction.
 """
 

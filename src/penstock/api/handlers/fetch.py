@@ -6,9 +6,9 @@
 - Sessions (KIP-227) for clients that request them, and for followers always.
 - Data that this process has not checked, or that is not in the page cache, is first read and verified in a worker. A
   damaged batch is CORRUPT_MESSAGE, never bytes.
-- Followers (replica id >= 0) read to the end of the log, and their fetch offsets report what they hold; on durable
-  topics they report that separately (`replica_acknowledgement`). They have presented the cluster's secret on their
-  connection; other connections that fetch as a follower are closed.
+- Followers (replica id >= 0) read to the end of the log, and their fetch offsets report what they hold. On topics with
+  `flush.messages=1` they report what is on disk in separate messages (`replica_acknowledgement`). They have presented
+  the cluster's secret on their connection; other connections that fetch as a follower are closed.
 - Consumers may read from followers (KIP-392); with RackAwareReplicaSelector the leader returns a replica in the
   consumer's rack.
 - NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH name the current leader (KIP-951).

@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6: the leader of a group's or transactional id's partition.
 
 - The address is that of the listener that got the request. While the partition has no leader, or its leader is not up,
-  the answer is COORDINATOR_NOT_AVAILABLE, key by key.
-- The first request creates the internal topic and waits for it: Kafka answers COORDINATOR_NOT_AVAILABLE meanwhile, and
+  the error is COORDINATOR_NOT_AVAILABLE, key by key.
+- The first request creates the internal topic and waits for it: Kafka returns COORDINATOR_NOT_AVAILABLE meanwhile, and
   the client retries.
 - There is no coordinator of share groups yet: COORDINATOR_NOT_AVAILABLE.
 """

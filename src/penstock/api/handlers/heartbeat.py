@@ -1,9 +1,9 @@
 """Heartbeat (key 12), versions 0-4: answered when there is news.
 
-- Kafka answers at once, so a member learns of a rebalance with its next heartbeat, three seconds later by default. Here
-  the answer waits for up to `penstock.group.heartbeat.hold.ms`, a third of the session at most, and leaves when a
-  rebalance begins. It leaves at once when the client sends anything else on the connection.
-- While the group is being loaded the answer has no error, as in Kafka: the member gets a whole session's time once
+- Kafka responds at once, so a member learns of a rebalance with its next heartbeat, three seconds later by default.
+  Here the response waits for up to `penstock.group.heartbeat.hold.ms`, a third of the session at most, and leaves when
+  a rebalance begins. It leaves at once when the client sends anything else on the connection.
+- While the group is being loaded the response has no error, as in Kafka: the member gets a whole session's time once
   loading is done.
 """
 

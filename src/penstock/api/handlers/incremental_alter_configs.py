@@ -3,7 +3,7 @@
 - SET, DELETE, APPEND and SUBTRACT for topics, brokers, groups and client-metrics subscriptions; settings that are not
   named stay. Each resource succeeds or fails alone; a resource named twice in a request is refused.
 - The controller makes the change. This broker first checks a change of its own settings; a change of another broker's
-  settings is refused: send it to that broker. A change is in force on this broker when the answer leaves.
+  settings is refused: send it to that broker. A change is in force on this broker when the response leaves.
 - An unknown broker setting is refused; Kafka stores it. A broker has no loggers that could be changed.
 """
 

@@ -3,7 +3,7 @@
 - Without a transactional id: a producer id from a block that the controller reserved for this broker, so an id is never
   given twice, not even across a crash.
 - With one: its transaction coordinator raises the epoch, which fences the previous producer. An open transaction is
-  aborted, and the answer is CONCURRENT_TRANSACTIONS until its markers are written.
+  aborted, and the error is CONCURRENT_TRANSACTIONS until its markers are written.
 - Version 6 is two-phase commit (KIP-939): with Enable2Pc the transactions of the producer have no timeout.
   KeepPreparedTxn is refused with UNSUPPORTED_VERSION, as in Kafka 4.3.
 - Kafka marks version 6 as unstable and does not offer it. Here it is served if `transaction.two.phase.commit.enable` is

@@ -6,7 +6,7 @@ on it first gets an id to join with.
 A classic member joins a consumer group unless `group.consumer.migration.policy` is `disabled`:
 INCONSISTENT_GROUP_PROTOCOL. Suppose the last member with the consumer protocol is static and returns with the classic
 protocol. The group is stable for it only if all members have reached the target assignment. Kafka checks only that the
-target is up to date; a partition that a member has yet to give up could then have two readers.
+target is up to date; a partition that a member has yet to give up could then have two owners.
 
 A client that closes while it waits sends LeaveGroup behind its own JoinGroup. Kafka reads it only after the rebalance
 that includes the member. Here the waiting JoinGroup ends at once, so that LeaveGroup is handled.

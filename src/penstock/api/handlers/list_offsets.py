@@ -4,18 +4,19 @@ Timestamps: -1 latest (the high watermark, or the last stable offset for read_co
 with the largest timestamp, -4 earliest on local disk (the same, there is no tiered storage), -5 and -6 about tiered
 storage (nothing there: -1). Any other: the first record at or after it, or -1.
 
-acks=1 is answered before the flush that makes the record visible to readers. A request for such records waits for their
-flush, so that a client finds all acknowledged records.
+acks=1 is acknowledged before the flush that makes the record visible to consumers. A request for such records waits for
+their flush, so that a client finds all acknowledged records.
 
-Only the leader answers. A new leader answers only when its high watermark has reached the offset where it took over:
-until then it may be behind that of the last leader (OFFSET_NOT_AVAILABLE, before version 5 LEADER_NOT_AVAILABLE). For
-followers (replica id >= 0) the latest is the log end offset; a debugging replica (-2) may ask any replica.
+Only the leader serves this request. A new leader serves it only when its high watermark has reached the offset where it
+took over: until then it may be behind that of the last leader (OFFSET_NOT_AVAILABLE, before version 5
+LEADER_NOT_AVAILABLE). For followers (replica id >= 0) the latest is the log end offset; a debugging replica (-2) may
+ask any replica.
 
 For lookups by time (also -3) the disk is read and a batch decoded in workers, never on the event loop. A client has one
 batch decoded at a time.
 
-Unlike Kafka, only the first 100,000 records of a batch are read. If the record lies beyond them, the answer is the
-first record of its batch, with the batch's largest timestamp: a reader that starts there misses nothing. For -3 it is
+Unlike Kafka, only the first 100,000 records of a batch are read. If the record lies beyond them, the result is the
+first record of its batch, with the batch's largest timestamp: a consumer that starts there misses nothing. For -3 it is
 the last offset of the batch. Kafka reads the whole batch.
 """
 

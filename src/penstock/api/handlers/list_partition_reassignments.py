@@ -1,6 +1,6 @@
 """ListPartitionReassignments (key 46), version 0: the partitions that are being reassigned.
 
-Null topics mean all. The answer omits partitions without a reassignment, and unknown ones.
+Null topics mean all. The response omits partitions without a reassignment, and unknown ones.
 """
 
 from __future__ import annotations

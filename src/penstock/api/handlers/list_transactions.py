@@ -1,6 +1,6 @@
 """ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates.
 
-The answer lists states in the filter that Kafka does not have. The pattern of version 2 is an RE2 expression, matched
+The response lists states in the filter that Kafka does not have. The pattern of version 2 is an RE2 expression, matched
 in another process.
 """
 

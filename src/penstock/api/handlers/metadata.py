@@ -1,16 +1,16 @@
 """Metadata (key 3), versions 0-13.
 
 - topics null means all, empty none (v0: empty means all).
-- Auto-creation, as on a KRaft broker: the first answer is UNKNOWN_TOPIC_OR_PARTITION, and the topic exists when the
+- Auto-creation, as on a KRaft broker: the first response has UNKNOWN_TOPIC_OR_PARTITION, and the topic exists when the
   client retries. v0-3 always request it, later ones by a field.
 - Topics may be requested by id from v12 on; an unknown id is UNKNOWN_TOPIC_ID. v10 and v11 have the field but cannot
   answer it: INVALID_REQUEST, as in Kafka.
-- An id takes precedence over the name beside it, and a request with any id is answered by ids alone, as in Kafka. A
-  topic that is named twice is answered once.
+- An id takes precedence over the name beside it, and in a request with any id only ids count, as in Kafka. A topic that
+  is named twice is in the response once.
 - Fenced brokers are not listed, and a partition with a fenced leader has none: LEADER_NOT_AVAILABLE. v0 omits fenced
-  replicas, and answers REPLICA_NOT_AVAILABLE then.
-- If a requested partition's leader lost its connections a moment ago, the answer waits for the controller's decision, a
-  second at most.
+  replicas, and returns REPLICA_NOT_AVAILABLE then.
+- If a requested partition's leader lost its connections a moment ago, the response waits for the controller's decision,
+  a second at most.
 - A broker that is cut off from the quorum closes the connection: the client turns to another broker, which knows the
   current leaders.
 - Authorized operations are not computed while there are no ACLs: on request, everything is allowed.

@@ -1,4 +1,4 @@
-"""OffsetCommit (key 8), versions 2-10: answered when the offsets are stable.
+"""OffsetCommit (key 8), versions 2-10: confirmed when the offsets are on disk.
 
 - Unknown topics and partitions are refused one by one (3, or 100 for an unknown id in version 10); the rest is
   committed.

@@ -1,8 +1,8 @@
 """OffsetFetch (key 9), versions 1-10: one group until version 7, many from 8 on; topics null means all.
 
 - With `require_stable` (from version 7) a partition with an offset from an open transaction is UNSTABLE_OFFSET_COMMIT.
-  Without it the answer has the offset from before that transaction.
-- Topics are answered in request order, unknown ids after them. A group with an error has no topics; version 1 has no
+  Without it the response has the offset from before that transaction.
+- Topics are in the order of the request, unknown ids after them. A group with an error has no topics; version 1 has no
   other place for the error than the partitions.
 - Version 10 names topics by id; offsets of a deleted topic are left out.
 """

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of an epoch, so that readers notice truncation."""
+"""OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of an epoch, so that clients notice truncation."""
 
 from __future__ import annotations
 

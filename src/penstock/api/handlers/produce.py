@@ -4,8 +4,8 @@
   records only if the topic needs records (null keys on a compacted topic, recompression). Kafka reads the records of
   every batch.
 - A compacted topic refuses a batch of more than a million records: INVALID_RECORD. (Kafka has no such limit.)
-- acks=0 is never answered; an error then closes the connection.
-- acks=1 is answered after the write, acks=all at the high watermark (see `replica.partition`).
+- acks=0 gets no response; an error then closes the connection.
+- acks=1 is acknowledged after the write, acks=all at the high watermark (see `replica.partition`).
 - NOT_LEADER_OR_FOLLOWER names the current leader from version 10 on (KIP-951), except on the fast path
   (`api.produce_lane`).
 - `compression.type` other than `producer`: the batch is recompressed in another process before its order is fixed, and

@@ -1,6 +1,6 @@
 """RemoveRaftVoter (key 81), version 0: removes a node's vote in the metadata quorum.
 
-- The answer leaves when the new configuration is committed.
+- The response leaves when the new configuration is committed.
 - The directory id of the voter may be omitted; Kafka requires it. VOTER_NOT_FOUND if the voter has another one.
 """
 

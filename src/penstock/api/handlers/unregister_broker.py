@@ -1,6 +1,6 @@
 """UnregisterBroker (key 64), version 0: removes a broker that will not come back.
 
-Kafka answers errors without a message; here there is one. Kafka also removes a running broker. Here that is
+Kafka returns errors without a message; here there is one. Kafka also removes a running broker. Here that is
 INVALID_REQUEST, because it would register again at once as a new one. So is a voter, whose registration identifies the
 disk of its votes.
 """

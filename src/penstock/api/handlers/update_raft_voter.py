@@ -3,7 +3,7 @@
 - Not advertised to clients, as on a Kafka broker.
 - If the voter is found at its known address, that stays. Else the first of `listeners` that reaches this voter, with
   this directory id, becomes its address: every listener serves Raft here. At most four are tried.
-- The answer leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not sent.
+- The response leaves when the new address is committed; Kafka's leaves at once. `current_leader` is not sent.
 """
 
 from __future__ import annotations
