@@ -15,6 +15,8 @@ import pytest
 from cluster_processes import ClusterProcesses, NodeProcess
 from penstock.sdk import BlockingAdmin
 
+FOREVER = {"retention.ms": "-1"}
+"""The rows have timestamps of years ago."""
 INTERNAL = ("__transaction_state", "__consumer_offsets", "__penstock_sinks")
 
 
@@ -68,7 +70,7 @@ class PenstockBrokers:
         self._cluster.__exit__(kind, error, trace)
 
     def create_topic(self, name: str, partitions: int) -> None:
-        self._cluster.create_topic(name, partitions)
+        self._cluster.create_topic(name, partitions, config=FOREVER)
 
     def add_partitions(self, name: str, total: int) -> None:
         with BlockingAdmin(self.bootstrap_servers) as admin:
@@ -125,7 +127,7 @@ class KafkaBroker:
 
     def create_topic(self, name: str, partitions: int) -> None:
         with BlockingAdmin(self.bootstrap_servers) as admin:
-            admin.create_topic(name, partitions)
+            admin.create_topic(name, partitions, configs=FOREVER)
 
     def add_partitions(self, name: str, total: int) -> None:
         with BlockingAdmin(self.bootstrap_servers) as admin:

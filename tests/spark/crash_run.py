@@ -34,7 +34,7 @@ CRASHES_PER_PARTITION = 4
 BATCHES_PER_CRASH = 8
 """For which there are rows. More than one batch passes while a driver or a broker starts."""
 WAIT_S = 180.0
-TICK_S = 0.02
+TICK_S = 0.05
 LOCAL = "local[2,4]"
 ON_A_CLUSTER = {
     "spark.cores.max": "2",
