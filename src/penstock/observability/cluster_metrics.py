@@ -17,6 +17,7 @@ from penstock.coordination.groups import GroupCoordinator
 from penstock.core.group.exchange import Committed
 from penstock.core.metadata.image import NO_LEADER
 from penstock.model.errors import ApiError, NotCached, StorageError
+from penstock.model.sink_names import SINKS_TOPIC
 from penstock.observability.exposition import Family, Sample, gauge
 from penstock.observability.replication_metrics import is_under_replicated
 from penstock.ports.clock import Clock
@@ -164,6 +165,8 @@ class GroupMetrics:
 
     def _positions(self, group_id: str, topics: dict[str, dict[int, Committed]]) -> Iterator[Position]:
         for topic, by_index in topics.items():
+            if topic == SINKS_TOPIC:
+                continue  # batch numbers
             partitions = self._partitions.by_name.get(topic, [])
             for index, committed in by_index.items():
                 if index < len(partitions):

@@ -95,6 +95,7 @@ def test_list(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluste
     commit(cluster, 0, write_task(penstock_broker, 0, "one"), query_id="one")
     decide(cluster, 4, write_task(penstock_broker, 4, "two"), write_task(penstock_broker, 4, "two"), query_id="two")
     write_task(penstock_broker, 0, "three")
+    assert cli("lag", "--json").out == "[]\n"  # their groups hold batch numbers
     header, *rows = cli("pipeline", "sinks", "--timeout", "20").lines
     assert header.split("  ")[0] == "QUERY"
     assert [row.split()[0] for row in rows] == ["one", "three", "two"]

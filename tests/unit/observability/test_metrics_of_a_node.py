@@ -18,6 +18,7 @@ from penstock.core.group.records import OffsetCommit
 from penstock.core.shard.exchange import Marker
 from penstock.core.txn.exchange import AddRequest, InitRequest
 from penstock.model.new_topic import NewTopic
+from penstock.model.sink_names import SINK_PREFIX, SINKS_TOPIC
 from penstock.node.node import Node, no_supervisor
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch
@@ -48,10 +49,21 @@ def append(node: Node, index: int, timestamp_ms: int, count: int = 1) -> None:
     node.partitions.get("t", index).append(read_header(data), data, node.clock.now_ms())
 
 
-async def commit(node: Node, offset: int) -> None:
+async def commit(node: Node, offset: int, group: str = "g", topic: str = "t") -> None:
     await node.groups.ensure_topic()
     shard = next(node.groups.shards()).shard
-    shard.replay(OffsetCommit("g", "t", 0, offset, -1, "", node.clock.now_ms()))
+    shard.replay(OffsetCommit(group, topic, 0, offset, -1, "", node.clock.now_ms()))
+
+
+@pytest.mark.asyncio
+async def test_the_marker_of_a_spark_sink_is_no_lag(node: Node) -> None:
+    await node.controller.topics.create_topic(NewTopic(SINKS_TOPIC, 1, 1))
+    data = build_batch([Record(b"k", b"v")] * 5)
+    node.partitions.get(SINKS_TOPIC, 0).append(read_header(data), data, node.clock.now_ms())
+    await commit(node, 0)
+    await commit(node, 1, f"{SINK_PREFIX}query", SINKS_TOPIC)
+    for name in ("lag", "lag_sum", "lag_seconds", "current_offset"):
+        assert {labels[0] for labels in await read(node, f"kafka_consumergroup_{name}")} == {"g"}
 
 
 @pytest.mark.asyncio

@@ -8,6 +8,7 @@ from penstock.cli.groups.command import group_name, lag_objects
 from penstock.cli.output import show_json, show_table
 from penstock.cli.reach.connection import Target, cluster_command, json_option
 from penstock.model.errors import PenstockError
+from penstock.model.sink_names import SINK_PREFIX
 
 
 @click.command()
@@ -43,6 +44,8 @@ def _all_groups(target: Target, as_json: bool) -> None:
     problems: list[str] = []
     with target.admin() as admin:
         for one in admin.groups():
+            if one.group_id.startswith(SINK_PREFIX):
+                continue
             try:
                 total: int | None = sum(part.lag or 0 for part in admin.lag(one.group_id))
             except UnknownGroup:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.model.new_topic import BROKER_DEFAULT, NewTopic
+from penstock.model.sink_names import SINK_PREFIX, SINKS_TOPIC
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
@@ -36,9 +37,9 @@ from penstock.wire_client.requests.producing_transactions import OpenTransaction
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.topics import create_topic_request, read_created
 
-TOPIC = "__penstock_sinks"
+TOPIC = SINKS_TOPIC
 PARTITION = TopicPartition(TOPIC, 0)
-PREFIX = "penstock-sink-"
+PREFIX = SINK_PREFIX
 REPLICAS = 3
 SEGMENT_BYTES = 16 << 20
 DECIDING_MS = 30_000
