@@ -233,7 +233,7 @@ def test_clean_stop_under_load(broker: BrokerProcess, kind: type[Stream]) -> Non
     lines = [line for line in broker.log().splitlines() if "after a clean stop" in line]
     assert len(lines) == 1
     assert "scanned 0 bytes" in lines[0]
-    assert "cut 0 torn bytes" in lines[0]
+    assert "truncated 0 torn bytes" in lines[0]
     assert "Traceback" not in broker.log()
 
 

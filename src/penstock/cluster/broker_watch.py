@@ -106,7 +106,7 @@ class BrokerWatch:
         now_s, config = self._clock.monotonic(), self._running.current
         heard_s = self._heard_s.setdefault(broker_id, now_s)
         if (now_s - heard_s) * 1000 >= config.broker_session_timeout_ms:
-            return f"it was silent for {now_s - heard_s:.1f} s", 0.0
+            return f"it sent no heartbeat for {now_s - heard_s:.1f} s", 0.0
         lost_s = self._lost_since(broker_id)
         if lost_s is not None:
             # The last heartbeat of a killed broker may be read after its end; the refused connections are reported

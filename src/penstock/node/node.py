@@ -267,7 +267,7 @@ class Node:
         if report.partitions:
             how = "after a clean stop" if report.was_clean else "after a crash"
             log.info(
-                "opened %d partition%s %s in %.2f s (scanned %d bytes, cut %d torn bytes, rebuilt %d indexes)",
+                "opened %d partition%s %s in %.2f s (scanned %d bytes, truncated %d torn bytes, rebuilt %d indexes)",
                 report.partitions,
                 "s" * (report.partitions != 1),
                 how,

@@ -156,7 +156,7 @@ class ReplicationMetrics:
         )
         yield counter(
             "penstock_replica_repairs_refused_total",
-            "Reports of damage where the leader had the same bytes, so nothing was cut.",
+            "Reports of damage where the leader had the same bytes, so nothing was truncated.",
             (),
             [((), fetchers.repairs.refused)],
         )

@@ -135,7 +135,7 @@ class Recovering:
         owner = partition.log
         cut = truncation_point(partition, epoch, end_offset)
         log.info(
-            "%r: broker %d has leader epoch %d up to offset %d, but the log here ends at %d: cutting it at %d",
+            "%r: broker %d has leader epoch %d up to offset %d, but the log here ends at %d: truncating it at %d",
             partition,
             partition.leader,
             epoch,
@@ -154,7 +154,7 @@ class Recovering:
         own_end = partition.log.log_end_offset
         if bounds.end_offset < own_end:
             log.warning(
-                "%r: cutting the log from offset %d to the leader's end %d", partition, own_end, bounds.end_offset
+                "%r: truncating the log from offset %d to the leader's end %d", partition, own_end, bounds.end_offset
             )
             await self.cut_at(partition, bounds.end_offset)
         elif bounds.start_offset > own_end:

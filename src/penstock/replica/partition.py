@@ -671,7 +671,7 @@ class Partition:
         cut = self.log.begin_cut(offset, may_wait=may_wait)
         if cut is not None:
             self._enter(step.role)
-            log.info("%r: cutting the log from offset %d to %d, to match the leader", self, before, offset)
+            log.info("%r: truncating the log from offset %d to %d, to match the leader", self, before, offset)
             self.high_watermark = min(mark, self.log.log_end_offset)
             if self.high_watermark < mark:
                 log.warning("%r: high watermark goes back from %d to %d", self, mark, self.high_watermark)

@@ -337,7 +337,7 @@ class Repairs:
         """
         if found.is_unreadable or found.place is None or await self._find(partition, found.place.path) is not None:
             return True
-        log.error("%r is not cut: the damaged part can be read now", partition)
+        log.error("%r is not truncated: the damaged part can be read now", partition)
         return False
 
     async def _ask(self, partition: Partition, found: Found) -> Verdict:
@@ -345,9 +345,9 @@ class Repairs:
         if opinion.verdict is Verdict.SOUND:
             self.refused += 1
             self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
-            log.error("%r is not cut: %s, so nothing is damaged: the report was wrong", partition, opinion.reason)
+            log.error("%r is not truncated: %s, so nothing is damaged: the report was wrong", partition, opinion.reason)
         elif opinion.verdict is Verdict.UNKNOWN:
-            self._say(partition, f"is damaged but not cut yet: {opinion.reason}")
+            self._say(partition, f"is damaged but not truncated yet: {opinion.reason}")
         return opinion.verdict
 
     def _say(self, partition: Partition, what: str) -> None:

@@ -131,7 +131,7 @@ class SetAside:
             try:
                 await self._workers.run(partial(self._describe, partition, kept.path, noted))
             except OSError as error:
-                log.warning("cannot note in %s that its log was cut: %s", kept.path, error)
+                log.warning("cannot note in %s that its log was truncated: %s", kept.path, error)
             self._kept[key] = [noted if one == kept else one for one in self._kept.get(key, ())]
 
     def _write_tail(self, partition: Partition, tail: LogTail, kept: Aside) -> None:

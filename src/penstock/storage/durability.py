@@ -209,7 +209,7 @@ class LogCheckpoint:
         try:
             write_whole(self._disk, temporary, data, sync=True)
             if self.is_void():
-                raise FileNotFoundError(errno.ENOENT, "the log was closed or cut meanwhile", path)
+                raise FileNotFoundError(errno.ENOENT, "the log was closed or truncated meanwhile", path)
             self._disk.rename(temporary, path)
         except OSError:
             with suppress(OSError):

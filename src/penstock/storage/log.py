@@ -471,7 +471,7 @@ class Log:
         cut.run()
         if (want := cut.put_off_by) is not None:
             self._put_off = cut
-            raise StorageError(f"{self.directory}: a cut is postponed: {want}") from want
+            raise StorageError(f"{self.directory}: a truncation is postponed: {want}") from want
         self.end_cut(cut)
         return True
 
@@ -901,7 +901,7 @@ class Log:
             return
         if clean and self.is_being_cut:
             self.close(clean=False)
-            raise StorageError(f"log {self.directory} is closed while it is being cut")
+            raise StorageError(f"log {self.directory} is closed while it is being truncated")
         if clean and self.offline is None:
             self._make_stable_for_good()
         if clean:

@@ -326,7 +326,7 @@ class RecoveredLog:
             file.truncate(end)
             file.sync()
             self.report.truncated_bytes += size - end
-            self.report.messages.append(f"cut {size - end} bytes off the end: {bad}")
+            self.report.messages.append(f"truncated {size - end} bytes at the end: {bad}")
         segment.size = end
         write_again(file, position, end)
         self.report.scanned_bytes += size - position
@@ -429,7 +429,7 @@ class RecoveredLog:
         if max(self.log_end_offset, log_start_offset) < self.recovery_point:
             raise RecordsMissing(
                 f"{self.directory} ends at offset {self.log_end_offset}, but everything below "
-                f"{self.recovery_point} was stable: files are missing or cut off; restore them, "
+                f"{self.recovery_point} was on disk: files are missing or shortened; restore them, "
                 "or delete and recreate the topic"
             )
 

@@ -436,7 +436,7 @@ def test_a_replica_is_not_cut_while_its_leader_cannot_show_a_sound_copy(
         broker.leader.show = lambda request: says(error_code=int(ErrorCode.CORRUPT_MESSAGE))
         path = damage(broker, partition, 7)
         await report(broker, path)
-        await until(lambda: "not cut yet: broker 1 answers CORRUPT_MESSAGE" in caplog.text)
+        await until(lambda: "not truncated yet: broker 1 answers CORRUPT_MESSAGE" in caplog.text)
         rotten = bytearray(batches(6, 14, epoch=1))
         rotten[100] ^= 1
         broker.leader.show = lambda request: says(records=bytes(rotten), high_watermark=20)
