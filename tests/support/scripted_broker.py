@@ -40,6 +40,8 @@ class ScriptedBroker:
         self.scripts.update(scripts or {})
         self.topics = dict(topics or {})
         self.newest = dict(newest or {})
+        self.leader_epoch = -1
+        """Of every partition, in the metadata."""
         self.requests: list[Message] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
@@ -129,7 +131,13 @@ class ScriptedBroker:
                     name=name,
                     topic_id=self.topics[name],
                     partitions=[
-                        MetadataResponsePartition(partition_index=0, leader_id=1, replica_nodes=[1], isr_nodes=[1])
+                        MetadataResponsePartition(
+                            partition_index=0,
+                            leader_id=1,
+                            leader_epoch=self.leader_epoch,
+                            replica_nodes=[1],
+                            isr_nodes=[1],
+                        )
                     ],
                 )
                 if name in self.topics

@@ -2,6 +2,7 @@
 
 - A partition that the query has not read before begins at the start of its log, as of the time it was first seen.
 - If retention has passed the query's position, the batch begins at the new start of the log. That is a loss.
+- If the log was truncated, the batch begins there: `current_ends` has found out where, and reported the loss.
 
 The start of the log is looked up for new partitions at once, and for partitions with a backlog at most once a second:
 retention is rarely faster than a query, and a task that meets a deleted record reports it, too. Must not know:
@@ -41,12 +42,13 @@ class BatchStarts:
     def after(self, start: SourceOffset, ends: SourceOffset) -> Offsets:
         """The starts that are not those in `start`. Raises DataLoss if retention has passed one, or logs a warning."""
         kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
+        present = kept | dict(ends.begin or {})
         keys = {tp: (ends.topic_ids.get(tp.topic, NO_TOPIC_ID), tp) for tp in ends.positions}
         # What is in the checkpoint need not be remembered.
         self._known = {
-            key: at for key, at in self._known.items() if keys.get(key[1]) == key and at > kept.get(key[1], -1)
+            key: at for key, at in self._known.items() if keys.get(key[1]) == key and at > present.get(key[1], -1)
         }
-        begins = {tp: max(kept.get(tp, -1), self._known.get(key, -1)) for tp, key in keys.items()}
+        begins = {tp: max(present.get(tp, -1), self._known.get(key, -1)) for tp, key in keys.items()}
         for tp, first in self._log_starts(begins, ends.positions).items():
             if begins[tp] >= 0 and first > begins[tp]:
                 self._planner.report([retention_loss(tp, begins[tp], first)])

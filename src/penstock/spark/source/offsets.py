@@ -1,9 +1,12 @@
 """The offsets of a query in Spark's checkpoint.
 
     {"version": 1, "group": "spark-penstock-1f0c9a3e",
-     "topics": {"clicks": {"id": "5W1p...", "partitions": {"0": 12, "1": 7}}}}
+     "topics": {"clicks": {"id": "5W1p...", "partitions": {"0": 12, "1": 7}, "epochs": {"0": 3, "1": 5}}}}
 
 An offset is that of the next record to be read. The topic's id distinguishes a topic from a later one of the same name.
+The epoch is the leader's when the batch was planned: the records before the offset have that epoch or an earlier one.
+So a log that was truncated since then is noticed, even if it has grown past the offset again. Epochs are optional:
+earlier versions neither write nor read them, and brokers may not tell them.
 The group belongs to the query and is restored from the checkpoint after a restart.
 
 Spark logs only the ends of batches, so the start of a batch is the end of the one before. Where it is not, the end also
@@ -23,7 +26,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.model.errors import PenstockError
@@ -52,6 +55,8 @@ class SourceOffset:
     is_initial: bool = False
     begin: Mapping[TopicPartition, int] | None = None
     """The start of the batch that ends here, for partitions where it is not the end of the batch before."""
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """Known leader epochs."""
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}
@@ -59,6 +64,8 @@ class SourceOffset:
             topics[topic] = {"id": topic_id_text(self.topic_ids[topic]), "partitions": {}}
         for tp in sorted(self.positions):
             topics[tp.topic]["partitions"][str(tp.partition)] = self.positions[tp]
+        for tp in sorted(self.epochs.keys() & self.positions.keys()):
+            topics[tp.topic].setdefault("epochs", {})[str(tp.partition)] = self.epochs[tp]
         found: dict[str, Any] = {"version": VERSION, "group": self.group}
         if self.is_initial:
             found["initial"] = True
@@ -81,7 +88,8 @@ class SourceOffset:
         try:
             begin = dict(_by_topic(given["begin"])) if "begin" in given else None
             is_initial = bool(given.get("initial", False))
-            return cls(str(given["group"]), dict(_ids(given)), dict(_positions(given)), is_initial, begin)
+            positions, epochs = dict(_numbers(given, "partitions")), dict(_numbers(given, "epochs"))
+            return cls(str(given["group"]), dict(_ids(given)), positions, is_initial, begin, epochs)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
 
@@ -111,10 +119,10 @@ def _ids(given: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
         yield topic, _topic_id(entry["id"])
 
 
-def _positions(given: Mapping[str, Any]) -> Iterator[tuple[TopicPartition, int]]:
+def _numbers(given: Mapping[str, Any], kind: str) -> Iterator[tuple[TopicPartition, int]]:
     for topic, entry in given["topics"].items():
-        for partition, offset in entry["partitions"].items():
-            yield TopicPartition(topic, int(partition)), int(offset)
+        for partition, number in (entry[kind] if kind == "partitions" else entry.get(kind, {})).items():
+            yield TopicPartition(topic, int(partition)), int(number)
 
 
 def _is_kafkas(given: Mapping[str, Any]) -> bool:

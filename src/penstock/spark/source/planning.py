@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.source.offsets import NO_TOPIC_ID, DataLoss
@@ -30,6 +31,7 @@ from penstock.spark.source.positions import (
     TopicPattern,
     Topics,
 )
+from penstock.wire_client.requests.leader_epochs import EpochEnd
 from penstock.wire_client.requests.metadata import TopicMetadata
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 
@@ -46,6 +48,8 @@ class OffsetCluster(Protocol):
     def list_offsets(
         self, wanted: Mapping[TopicPartition, int], read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]: ...
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]: ...
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
@@ -130,6 +134,21 @@ class OffsetPlanner:
         )
 
     # -- offsets ------------------------------------------------------------------------
+
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The ends of the logs, with their leader epochs."""
+        wanted = dict.fromkeys(partitions, LATEST)
+        return self._cluster.list_offsets(wanted, self._options.read_committed) if wanted else {}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
+        """Where the records up to these leader epochs end in the present logs. Unknown ends are left out."""
+        try:
+            found = self._cluster.epoch_ends(epochs) if epochs else {}
+        except ApiError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return {}
+        return {tp: end.end_offset for tp, end in found.items() if end.end_offset >= 0}
 
     def offsets_at(self, partitions: Iterable[TopicPartition], timestamp: int) -> Offsets:
         """The offsets at EARLIEST, LATEST or a time in milliseconds; -1 if all records are older."""

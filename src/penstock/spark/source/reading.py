@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from penstock.model.errors import ApiError, ErrorCode
@@ -22,7 +23,7 @@ from penstock.spark.source.splits import Split
 from penstock.spark.worker import cluster_for, spare_the_heap
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk, FetchStream
-from penstock.wire_client.requests.errors import OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.errors import LogTruncated, OffsetOutOfRange, TopicRecreated
 from penstock.wire_client.requests.offsets import LATEST_MS
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
             read_committed=options.read_committed,
             max_bytes=options.fetch_max_bytes,
             topic_id=None if split.topic_id == NO_TOPIC_ID else split.topic_id,
+            leader_epoch=split.leader_epoch,
             timeout_s=options.poll_timeout_s,
         )
         try:
@@ -62,6 +64,10 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
             return
         except OffsetOutOfRange as error:
             position = _after_loss(split, position, error, options.fail_on_data_loss)
+        except LogTruncated as error:
+            # Other records may be there now: the next batch reads them.
+            _report(str(error), options.fail_on_data_loss)
+            split = replace(split, end=max(position, error.end_offset))
         except (TopicRecreated, ApiError) as error:
             if isinstance(error, ApiError) and error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.source.offsets import NO_TOPIC_ID, SourceOffset
+from penstock.wire_client.requests.leader_epochs import NO_EPOCH
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Split(InputPartition):
     start: int
     end: int
     topic_id: bytes = NO_TOPIC_ID
+    leader_epoch: int = NO_EPOCH
+    """No record of the split has a later epoch, unless the log was truncated since the batch was planned."""
 
     @property
     def size(self) -> int:
@@ -56,7 +59,8 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[Split]:
         first = begin.get(tp, before)
         if first < end.positions[tp]:
             topic_id = end.topic_ids.get(tp.topic, NO_TOPIC_ID)
-            found.append(Split(tp.topic, tp.partition, first, end.positions[tp], topic_id))
+            epoch = end.epochs.get(tp, NO_EPOCH)
+            found.append(Split(tp.topic, tp.partition, first, end.positions[tp], topic_id, epoch))
     return found
 
 

@@ -101,16 +101,15 @@ class StreamDriver:
         begin = kept | moved
         # Retention may have passed the ends since they were looked up.
         latest = {tp: max(end, moved.get(tp, end)) for tp, end in ends.positions.items()}
-        self._ends = replace(ends, positions=latest)
         positions = self._admit(begin, latest) if is_limited else latest
-        topic_ids = ends.topic_ids
+        self._ends = replace(ends, positions=latest, begin=ends.begin if positions is None else None)
         if positions is None:
-            topic_ids, positions, begin, moved = start.topic_ids, dict(start.positions), dict(start.positions), {}
+            waiting = replace(start, group=group, is_initial=False)
+            return replace(waiting, begin=start.positions) if start.is_initial else waiting
         if start.is_initial:
-            return SourceOffset(group, topic_ids, positions, begin=begin)
-        if (group, topic_ids, positions) == (start.group, start.topic_ids, start.positions):
-            return start
-        return SourceOffset(group, topic_ids, positions, begin=moved or None)
+            return SourceOffset(group, ends.topic_ids, positions, begin=begin, epochs=ends.epochs)
+        is_same = (group, ends.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
+        return start if is_same and not moved else replace(ends, positions=positions, begin=moved or None)
 
     def committed(self, end: SourceOffset) -> None:
         group = self._options.group.group_id or end.group

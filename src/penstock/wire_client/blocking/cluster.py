@@ -52,6 +52,7 @@ from penstock.wire_client.requests.groups import (
     read_committed,
     read_coordinator,
 )
+from penstock.wire_client.requests.leader_epochs import EpochEnd, KnownEpochs
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
     METADATA_MAX_AGE_S,
@@ -66,6 +67,7 @@ from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
 from penstock.wire_client.requests.retriable import LOST, Again, may
 from penstock.wire_client.requests.sentences import (
+    leader_superseded,
     no_leader,
     no_such_partition,
     no_such_topic,
@@ -114,6 +116,7 @@ class BlockingCluster:
         self._timeout_s = timeout_s
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, tuple[float, TopicMetadata]] = {}
+        self._epochs = KnownEpochs()
         self._coordinators: dict[CoordinatorKey, int] = {}
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
@@ -145,7 +148,13 @@ class BlockingCluster:
 
     def find_leader(self, tp: TopicPartition, deadline: float) -> Leader:
         """The partition's leader. One attempt: raises ApiError, also during an election."""
-        return Leader(self._leader(tp, deadline).node_id, -1)
+        return Leader(self._leader(tp, deadline).node_id, self.leader_epoch(tp))
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The leader epoch by the cached metadata; -1 if there is none."""
+        known = self._topics.get(tp.topic)
+        partitions = known[1].partitions if known is not None else ()
+        return partitions[tp.partition].leader_epoch if tp.partition < len(partitions) else -1
 
     def _leader(self, tp: TopicPartition, deadline: float) -> BrokerMetadata:
         partitions = self._topic(tp.topic, deadline).partitions
@@ -158,6 +167,10 @@ class BlockingCluster:
         if broker is None:
             self.forget(tp.topic)
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, no_leader(*tp))
+        if self._epochs.is_behind(tp, self.leader_epoch(tp)):
+            # The broker that was asked is behind: the leader that it knows is not the leader any more.
+            self.forget(tp.topic)
+            raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, leader_superseded(*tp))
         return broker
 
     def _topic(self, name: str, deadline: float) -> TopicMetadata:
@@ -178,6 +191,7 @@ class BlockingCluster:
     def _learn(self, entry: MetadataResponseTopic) -> TopicMetadata:
         info = read_topic(entry)
         self._topics[info.name] = (time.monotonic(), info)
+        self._epochs.learn(info)
         return info
 
     def forget(self, topic: str) -> None:
@@ -200,6 +214,10 @@ class BlockingCluster:
         An offset of -1 means that all records are older.
         """
         return leader_calls.list_offsets(self, wanted, read_committed=read_committed)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where the records up to these leader epochs end in the present logs. Raises ApiError."""
+        return leader_calls.epoch_ends(self, epochs)
 
     # -- groups and producers -----------------------------------------------------------
 

@@ -29,6 +29,7 @@ from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.blocking.retrying import Pauses
 from penstock.wire_client.requests.errors import (
     FetchStalled,
+    LogTruncated,
     NoSuchTopic,
     OffsetOutOfRange,
     TopicRecreated,
@@ -36,6 +37,7 @@ from penstock.wire_client.requests.errors import (
     check,
     error_code,
 )
+from penstock.wire_client.requests.leader_epochs import NO_EPOCH
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED
 from penstock.wire_client.requests.retriable import LOST, Again, may
@@ -72,8 +74,9 @@ class FetchStream:
     """The batches from `start` up to `end`, which the log must reach within `SHORT_S`.
 
     Batches are whole, so the first and the last chunk may have records outside the range. With `topic_id`, another
-    topic of the same name is refused. Raises OffsetOutOfRange, TopicRecreated, ApiError, and FetchStalled after
-    `timeout_s` without progress.
+    topic of the same name is refused. With `leader_epoch`, the records up to `end` have this leader epoch or an earlier
+    one, and a log that was truncated since then is refused. Raises OffsetOutOfRange, LogTruncated, TopicRecreated,
+    ApiError, and FetchStalled after `timeout_s` without progress.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class FetchStream:
         read_committed: bool,
         max_bytes: int = MAX_BYTES,
         topic_id: bytes | None = None,
+        leader_epoch: int = NO_EPOCH,
         timeout_s: float = 120.0,
     ) -> None:
         self._cluster = cluster
@@ -95,6 +99,9 @@ class FetchStream:
         self._read_committed = read_committed
         self._max_bytes = max_bytes
         self._topic_id = topic_id
+        self._leader_epoch = leader_epoch
+        self._current_epoch = NO_EPOCH
+        """That of the leader to which the stream is connected."""
         self._timeout_s = timeout_s
         self._record_bytes = float(GUESSED_RECORD_BYTES)
         self._connection: BlockingConnection | None = None
@@ -265,6 +272,8 @@ class FetchStream:
         broker = self._cluster.leader(self._tp, min(LOOK_UP_S, max(0.0, deadline - time.monotonic())))
         self._broker = f"{broker.node_id} at {broker.host}:{broker.port}"
         self._check_topic_id()
+        self._current_epoch = self._cluster.leader_epoch(self._tp)
+        self._check_history()
         self._connection = self._cluster.lease(broker.node_id)
         self._broker = f"{broker.node_id} at {self._connection.place}"
 
@@ -280,6 +289,14 @@ class FetchStream:
         info = self._cluster.topics([name]).get(name)
         if info is not None and info.topic_id != self._topic_id:
             raise TopicRecreated(name, self._topic_id, info.topic_id)
+
+    def _check_history(self) -> None:
+        """A later leader may have a log without the last records of an earlier one."""
+        if not NO_EPOCH < self._leader_epoch < self._current_epoch:
+            return
+        end_offset = self._cluster.epoch_ends({self._tp: self._leader_epoch})[self._tp].end_offset
+        if 0 <= end_offset < self._end:
+            raise LogTruncated(self._tp, end_offset, self._end, self._leader_epoch)
 
     def _ask_ahead(self) -> None:
         assert self._connection is not None
@@ -297,6 +314,7 @@ class FetchStream:
         expected = int((self._end - self._position) * self._record_bytes) + SPARE_BYTES
         asked = FetchPartition(
             partition=self._tp.partition,
+            current_leader_epoch=self._current_epoch,
             fetch_offset=self._position,
             partition_max_bytes=min(self._max_bytes, expected),
         )

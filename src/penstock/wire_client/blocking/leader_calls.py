@@ -13,9 +13,11 @@ from penstock.model.errors import ApiError
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
+from penstock.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.errors import WireClientError, error_code
+from penstock.wire_client.requests.leader_epochs import EpochEnd, epoch_ends_request, read_epoch_ends
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, list_offsets_request
 from penstock.wire_client.requests.retriable import LOST, Again, may
@@ -96,12 +98,25 @@ def list_offsets(
     cluster: BlockingCluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
     def request(asked: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> Message:
-        return list_offsets_request(asked, round(REQUEST_TIMEOUT_S * 1000), read_committed=read_committed)
+        return list_offsets_request(
+            asked, round(REQUEST_TIMEOUT_S * 1000), read_committed=read_committed, epochs=epochs
+        )
 
     def read(answer: ListOffsetsResponse) -> Iterable[tuple[TopicPartition, int, OffsetAndTimestamp]]:
         for topic in answer.topics:
             for entry in topic.partitions:
                 tp = TopicPartition(topic.name, entry.partition_index)
-                yield tp, entry.error_code, OffsetAndTimestamp(entry.offset, entry.timestamp)
+                yield tp, entry.error_code, OffsetAndTimestamp(entry.offset, entry.timestamp, entry.leader_epoch)
 
     return ask_leaders(cluster, wanted, Api.LIST_OFFSETS, request, ListOffsetsResponse, read)
+
+
+def epoch_ends(cluster: BlockingCluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    return ask_leaders(
+        cluster,
+        epochs,
+        Api.OFFSET_FOR_LEADER_EPOCH,
+        epoch_ends_request,
+        OffsetForLeaderEpochResponse,
+        read_epoch_ends,
+    )

@@ -10,6 +10,7 @@ WireClientError
 +-- AuthenticationFailed      TLS or SASL: one side could not authenticate; a retry does not help
 +-- UnsupportedClientSetting  a security setting that this client does not support
 +-- OffsetOutOfRange          the log does not have the offset (any more)
++-- LogTruncated              records that the log had are gone from its end, and others may have their offsets
 +-- TopicRecreated            the name now belongs to another topic
 `-- FetchStalled              no records arrived in all the allowed time
 
@@ -76,6 +77,24 @@ class OffsetOutOfRange(WireClientError):
         return (
             f"offset {self.wanted} is outside {topic}-{partition}: it begins at {self.log_start_offset} "
             f"and ends before {self.log_end_offset}"
+        )
+
+
+class LogTruncated(WireClientError):
+    """`end_offset`: up to here the log is what it was."""
+
+    def __init__(self, tp: tuple[str, int], end_offset: int, wanted_end: int, leader_epoch: int) -> None:
+        super().__init__(tp, end_offset, wanted_end, leader_epoch)
+        self.tp = tp
+        self.end_offset = end_offset
+        self.wanted_end = wanted_end
+        self.leader_epoch = leader_epoch
+
+    def __str__(self) -> str:
+        topic, partition = self.tp
+        return (
+            f"{topic}-{partition} was truncated to offset {self.end_offset}: of the records up to leader epoch "
+            f"{self.leader_epoch} those before offset {self.wanted_end} are wanted"
         )
 
 

@@ -29,6 +29,8 @@ class PartitionMetadata(NamedTuple):
     leader_id: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    leader_epoch: int = -1
+    """-1 if the broker does not say."""
 
 
 class TopicMetadata(NamedTuple):
@@ -63,7 +65,7 @@ def read_brokers(answer: MetadataResponse) -> dict[int, BrokerMetadata]:
 def read_topic(entry: MetadataResponseTopic) -> TopicMetadata:
     """Converts an entry. The caller checks error codes."""
     partitions = sorted(
-        PartitionMetadata(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        PartitionMetadata(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes), p.leader_epoch)
         for p in entry.partitions
     )
     return TopicMetadata(entry.name or "", entry.topic_id, entry.is_internal, tuple(partitions))

@@ -17,16 +17,28 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     """-1 if all records are older."""
     timestamp_ms: int
+    leader_epoch: int = -1
+    """At LATEST_MS the epoch of the leader, and no record up to there has a later one. -1: the broker does not say."""
 
 
 def list_offsets_request(
-    wanted: Mapping[TopicPartition, int], timeout_ms: int, *, read_committed: bool
+    wanted: Mapping[TopicPartition, int],
+    timeout_ms: int,
+    *,
+    read_committed: bool,
+    epochs: Mapping[TopicPartition, int] | None = None,
 ) -> ListOffsetsRequest:
-    """`wanted`: a time in ms for each partition, EARLIEST_MS or LATEST_MS. All partitions must have one leader."""
+    """`wanted`: a time in ms for each partition, EARLIEST_MS or LATEST_MS. All partitions must have one leader.
+
+    `epochs`: the leader epochs by the metadata. A broker with an older or newer one refuses to answer.
+    """
+    epochs = epochs or {}
     topics: dict[str, list[ListOffsetsPartition]] = {}
-    for (topic, partition), timestamp_ms in wanted.items():
-        asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp_ms)
-        topics.setdefault(topic, []).append(asked)
+    for tp, timestamp_ms in wanted.items():
+        asked = ListOffsetsPartition(
+            partition_index=tp[1], current_leader_epoch=epochs.get(tp, -1), timestamp=timestamp_ms
+        )
+        topics.setdefault(tp[0], []).append(asked)
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=READ_COMMITTED if read_committed else READ_UNCOMMITTED,

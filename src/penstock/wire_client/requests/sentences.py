@@ -21,6 +21,10 @@ def no_leader(topic: str, partition: int) -> str:
     return f"{topic}-{partition} has no leader"
 
 
+def leader_superseded(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}: the brokers' metadata names a leader that has been replaced"
+
+
 def not_a_topic_name(name: str) -> str:
     return f"'{name[:NAME_SHOWN]}' is not a topic name"
 

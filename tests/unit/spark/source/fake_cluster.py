@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire_client.requests.groups import OffsetAndMetadata
+from penstock.wire_client.requests.leader_epochs import EpochEnd
 from penstock.wire_client.requests.metadata import PartitionMetadata, TopicMetadata
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp
 
@@ -18,6 +19,10 @@ class Log:
     end: int = 0
     timestamps_ms: list[int] = field(default_factory=list)
     """Of the records from `first` on."""
+    epoch: int = -1
+    """That of the leader."""
+    epoch_ends: dict[int, int] = field(default_factory=dict)
+    """Where the records of earlier leaders end."""
 
 
 class FakeCluster:
@@ -29,6 +34,7 @@ class FakeCluster:
         self.looks = 0
         self.asked_topics = 0
         self.asked_offsets = 0
+        self.asked_epochs = 0
         self.commits: list[tuple[str, dict[TopicPartition, int]]] = []
         self.refusal: Exception | None = None
         self.before_commit: Callable[[], None] = lambda: None
@@ -72,11 +78,15 @@ class FakeCluster:
         if log is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{tp.topic}' has no partition {tp.partition}")
         if timestamp < 0:
-            return OffsetAndTimestamp(log.first if timestamp == -2 else log.end, -1)
+            return OffsetAndTimestamp(log.first if timestamp == -2 else log.end, -1, log.epoch)
         for index, found in enumerate(log.timestamps_ms):
             if found >= timestamp:
                 return OffsetAndTimestamp(log.first + index, found)
         return OffsetAndTimestamp(-1, -1)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        self.asked_epochs += 1
+        return {tp: EpochEnd(epoch, self.logs[tp].epoch_ends.get(epoch, -1)) for tp, epoch in epochs.items()}
 
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         known = self.committed.get(group, {})

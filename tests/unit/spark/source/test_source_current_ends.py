@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_cluster import FakeCluster, FakeTime
 
@@ -106,6 +108,70 @@ def test_each_loss_has_its_own_patience(cluster: FakeCluster) -> None:
     time.at(12.0, lambda: setattr(cluster.log("clicks", 0), "end", 101))
     ends = comparing(cluster, time, failOnDataLoss="false").since(at(cluster, 20, 50), "g")
     assert ends == at(cluster, 101, 40)
+
+
+def known_epochs(start: SourceOffset, *epochs: int) -> SourceOffset:
+    return replace(start, epochs={TopicPartition("clicks", p): epoch for p, epoch in enumerate(epochs)})
+
+
+def elect(cluster: FakeCluster, partition: int, epoch: int, at_offset: int) -> None:
+    """A leader whose log has that end."""
+    log = cluster.log("clicks", partition)
+    log.epoch_ends[log.epoch] = at_offset
+    log.epoch = epoch
+
+
+def test_log_that_was_truncated_and_has_grown_again(cluster: FakeCluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.log("clicks", 0).epoch = cluster.log("clicks", 1).epoch = 3
+    start = comparing(cluster).since(at(cluster, 20, 40), "g")
+    assert start == known_epochs(at(cluster, 100, 50), 3, 3)
+    elect(cluster, 0, 4, at_offset=90)
+    elect(cluster, 1, 5, at_offset=50)
+    cluster.log("clicks", 0).end = 120
+    sentence = r"partition 0 of 'clicks' was truncated to offset 90, and the query is at offset 100: .* epoch 4"
+    with pytest.raises(DataLoss, match=sentence):
+        comparing(cluster).since(start, "g")
+    going_on = comparing(cluster, failOnDataLoss="false")
+    ends = going_on.since(start, "g")
+    assert ends == replace(known_epochs(at(cluster, 120, 50), 4, 5), begin={TopicPartition("clicks", 0): 90})
+    assert going_on.since(start, "g") == ends
+    assert caplog.text.count("was truncated") == 1, "one warning, however often the batch has to wait"
+    assert going_on.since(ends, "g").begin is None
+
+
+def test_leader_that_has_everything_is_asked_once(cluster: FakeCluster) -> None:
+    cluster.log("clicks", 0).epoch = 3
+    asked = comparing(cluster)
+    start = asked.since(at(cluster, 100, 50), "g")
+    elect(cluster, 0, 4, at_offset=100)
+    for _ in range(3):
+        assert asked.since(start, "g").epochs[TopicPartition("clicks", 0)] == 4
+    assert cluster.asked_epochs == 1
+
+
+def test_leader_that_does_not_know_the_epoch_proves_nothing(cluster: FakeCluster) -> None:
+    cluster.log("clicks", 0).epoch = 4
+    start = known_epochs(at(cluster, 100, 50), 3)
+    assert comparing(cluster).since(start, "g").begin is None
+
+
+def test_checkpoint_without_epochs_is_compared_by_length(cluster: FakeCluster) -> None:
+    cluster.log("clicks", 0).epoch = 4
+    cluster.log("clicks", 0).epoch_ends = {3: 10}
+    assert comparing(cluster).since(at(cluster, 100, 50), "g").begin is None
+    assert cluster.asked_epochs == 0
+
+
+def test_answer_of_a_leader_that_was_replaced_does_not_count(cluster: FakeCluster) -> None:
+    time = FakeTime()
+    log = cluster.log("clicks", 0)
+    log.epoch, log.end = 3, 90
+    start = known_epochs(at(cluster, 100, 50), 4)
+    time.at(5.0, lambda: (setattr(log, "epoch", 4), setattr(log, "end", 101)))
+    assert comparing(cluster, time).since(start, "g").positions[TopicPartition("clicks", 0)] == 101
+    log.epoch, log.end = 3, 101
+    with pytest.raises(DataLoss, match=r"epoch of partition 0 of 'clicks' is 3, and the query has read .* 4"):
+        comparing(cluster).since(start, "g")
 
 
 def test_what_is_no_longer_subscribed_to_needs_no_second_look(cluster: FakeCluster) -> None:

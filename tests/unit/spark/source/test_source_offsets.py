@@ -71,3 +71,14 @@ def test_topic_is_told_by_its_id() -> None:
     assert not SourceOffset("g", {"a": A}, {}).is_recreated_since(before, "a")
     assert not SourceOffset("g", {"old": B}, {}).is_recreated_since(before, "old")
     assert not SourceOffset("g", {"new": B}, {}).is_recreated_since(before, "new")
+
+
+def test_leader_epochs_are_optional() -> None:
+    positions = {TopicPartition("a", 0): 1, TopicPartition("a", 1): 2}
+    known = SourceOffset("g", {"a": A}, positions, epochs={TopicPartition("a", 1): 7})
+    given = json.loads(json.dumps(known.to_json()))
+    assert given["topics"]["a"] == {"id": "Dw8PDw8PDw8PDw8PDw8PDw", "partitions": {"0": 1, "1": 2}, "epochs": {"1": 7}}
+    assert SourceOffset.from_json(given) == known
+    # As earlier versions wrote them.
+    del given["topics"]["a"]["epochs"]
+    assert SourceOffset.from_json(given) == SourceOffset("g", {"a": A}, positions)

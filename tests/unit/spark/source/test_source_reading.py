@@ -23,7 +23,7 @@ from penstock.spark.source.splits import Split
 from penstock.testing import Broker
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
-from penstock.wire_client.requests.errors import NoSuchTopic, OffsetOutOfRange, TopicRecreated
+from penstock.wire_client.requests.errors import LogTruncated, NoSuchTopic, OffsetOutOfRange, TopicRecreated
 
 
 class FakeLog:
@@ -125,6 +125,15 @@ def test_log_that_came_back_shorter(monkeypatch: pytest.MonkeyPatch, caplog: pyt
                 offsets(start, 20, **servers)
             assert offsets(start, 20, failOnDataLoss="false", **servers) == list(range(start, 10))
     assert "Continuing, because failOnDataLoss is false" in caplog.text
+
+
+def test_log_that_was_truncated(log: FakeLog) -> None:
+    """Up to there the records are those of the batch. Others are for the next batch."""
+    log.failures = [LogTruncated(("t", 0), 30, 50, 5)]
+    with pytest.raises(DataLoss, match="t-0 was truncated to offset 30"):
+        offsets(13, 50)
+    log.failures = [LogTruncated(("t", 0), 30, 50, 5)]
+    assert offsets(13, 50, failOnDataLoss="false") == list(range(13, 30))
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,37 @@ def test_retention_that_overtakes_a_running_query(cluster: FakeCluster, caplog: 
     assert caplog.text.count("no longer has offset 30") == 1
 
 
+@pytest.mark.parametrize("waiting", [0, 200])
+def test_log_that_was_truncated_is_read_again_from_there(cluster: FakeCluster, waiting: int) -> None:
+    limits = {"minOffsetsPerTrigger": str(waiting or 1), "maxTriggerDelay": "1h", "failOnDataLoss": "false"}
+    log = cluster.log("clicks", 0)
+    log.epoch = 1
+    query = Query(cluster, **limits)
+    end = query.next(query.reader.initialOffset())
+    assert end["topics"]["clicks"]["epochs"] == {"0": 1}
+    log.epoch, log.epoch_ends = 2, {1: 250}
+    if waiting:
+        # Too few records for a batch: the truncation is not forgotten meanwhile.
+        assert query.after(2).next(end) == end
+        assert query.next(end) == end
+        log.end = 500
+    following = query.after(2).next(end)
+    assert following["begin"] == {"clicks": {"0": 250}}
+    assert [repr(split) for split in query.reader.partitions(end, following)] == [f"clicks-0[250, {log.end})"]
+    (split,) = query.reader.partitions(end, following)
+    assert isinstance(split, Split)
+    assert split.leader_epoch == 2
+    assert query.after(2).next(following) == following
+
+
+def test_new_leader_alone_is_no_batch(cluster: FakeCluster) -> None:
+    cluster.log("clicks", 0).epoch = 1
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    cluster.log("clicks", 0).epoch, cluster.log("clicks", 0).epoch_ends = 2, {1: 300}
+    assert query.after(2).next(end) == end
+
+
 def test_retention_that_passes_all_there_was(cluster: FakeCluster) -> None:
     query = Query(cluster, failOnDataLoss="false", maxOffsetsPerTrigger="40")
     query.reader.prepareForTriggerAvailableNow()

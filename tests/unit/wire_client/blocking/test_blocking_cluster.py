@@ -138,7 +138,7 @@ def test_offsets(cluster: BlockingCluster) -> None:
         empty: 0,
     }
     assert cluster.list_offsets({full: -2})[full].offset == 0
-    assert cluster.list_offsets({full: 1500}, read_committed=True)[full] == (1, 2000)
+    assert cluster.list_offsets({full: 1500}, read_committed=True)[full][:2] == (1, 2000)
     assert cluster.list_offsets({full: 3001})[full].offset == -1
     assert cluster.list_offsets({}) == {}
     with pytest.raises(ApiError, match="topic 'nobody-made-this' does not exist"):

@@ -38,12 +38,24 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from penstock.wire.messages.metadata import MetadataRequest
+from penstock.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking import fetch_stream
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchedChunk, FetchStream
 from penstock.wire_client.blocking.security import ClientSecurity
-from penstock.wire_client.requests.errors import FetchStalled, OffsetOutOfRange, TopicRecreated, WireClientError
+from penstock.wire_client.requests.errors import (
+    FetchStalled,
+    LogTruncated,
+    OffsetOutOfRange,
+    TopicRecreated,
+    WireClientError,
+)
 from scripted_broker import Reply, ScriptedBroker
 from tls_proxy import CERTIFICATE, TlsProxy
 
@@ -529,6 +541,48 @@ def test_topic_ids_where_the_broker_has_them(newest_fetch: int) -> None:
         assert isinstance(request, FetchRequest)
         asked = request.topics[0]
         assert (asked.topic, asked.topic_id) == (("", TOPIC_ID) if newest_fetch > 12 else ("t", b"\0" * 16))
+
+
+@pytest.mark.parametrize(("known", "end_offset", "is_truncated"), [(5, 2, True), (5, 3, False), (5, -1, False)])
+def test_log_that_was_truncated_is_not_read(known: int, end_offset: int, is_truncated: bool) -> None:
+    """Its leader has epoch 6. Records of epoch 5 are wanted, and in their place there are others."""
+    log = Log(*(batch_at(offset, b"%d" % offset) for offset in range(9)), high_watermark=9)
+    with log.broker() as broker:
+        broker.leader_epoch = 6
+        broker.scripts[Api.OFFSET_FOR_LEADER_EPOCH] = lambda _: OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(topic="t", partitions=[EpochEndOffset(partition=0, end_offset=end_offset)])
+            ]
+        )
+        stream = stream_of(broker, 0, 3, leader_epoch=known)
+        if is_truncated:
+            with pytest.raises(LogTruncated, match=r"t-0 was truncated to offset 2: .* epoch 5 .* before offset 3"):
+                read(stream)
+            assert log.offsets == []
+        else:
+            assert [offset for offset, _ in read(stream, 0, 3)] == [0, 1, 2]
+        (request,) = broker.asked(OffsetForLeaderEpochRequest)
+        assert isinstance(request, OffsetForLeaderEpochRequest)
+        (asked,) = request.topics[0].partitions
+        assert (asked.leader_epoch, asked.current_leader_epoch) == (5, 6)
+
+
+def test_a_leader_of_the_known_epoch_is_not_asked_for_its_history() -> None:
+    log = Log(batch_at(0, b"a"), high_watermark=1)
+    with log.broker() as broker:
+        broker.leader_epoch = 6
+        assert read(stream_of(broker, 0, 1, leader_epoch=6)) == [(0, b"a")]
+        (request,) = broker.asked(FetchRequest)
+        assert isinstance(request, FetchRequest)
+        assert request.topics[0].partitions[0].current_leader_epoch == 6
+
+
+def test_a_leader_that_was_replaced_is_looked_up_again() -> None:
+    log = Log(batch_at(0, b"a"), high_watermark=1)
+    log.lapses = [log.answer(ErrorCode.FENCED_LEADER_EPOCH), log.answer(ErrorCode.UNKNOWN_LEADER_EPOCH)]
+    with log.broker() as broker:
+        assert read(stream_of(broker, 0, 1)) == [(0, b"a")]
+        assert len(broker.asked(MetadataRequest)) >= 3
 
 
 # -- lapses -----------------------------------------------------------------------------------

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
+from penstock.sdk import BlockingAdmin
+from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
@@ -18,7 +21,7 @@ from penstock.wire.messages.list_offsets import (
 )
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from scripted_broker import Reply
+from scripted_broker import Reply, ScriptedBroker
 from scripted_cluster import ScriptedCluster
 
 LEADERS = {TopicPartition("events", 0): 1, TopicPartition("events", 1): 2}
@@ -94,3 +97,73 @@ def test_refusal_of_one_leader_is_final(scripted: ScriptedCluster, cluster: Bloc
     scripted.brokers[1].scripts[Api.LIST_OFFSETS] = ends(1)
     scripted.brokers[2].scripts[Api.LIST_OFFSETS] = ends(2)
     assert [cluster.list_offsets(LATEST)[tp].offset for tp in LEADERS] == [100, 201]
+
+
+# -- leader epochs ----------------------------------------------------------------------------
+
+TP = TopicPartition("t", 0)
+
+
+def fenced(broker: ScriptedBroker) -> Callable[[Message], Message]:
+    """Answers as a leader of epoch 7."""
+
+    def answer(request: Message) -> Message:
+        assert isinstance(request, ListOffsetsRequest)
+        (asked,) = request.topics[0].partitions
+        epoch = asked.current_leader_epoch
+        code = ErrorCode.NONE if epoch == 7 else ErrorCode.FENCED_LEADER_EPOCH
+        broker.leader_epoch = 7
+        one = ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=3, leader_epoch=7)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[one])])
+
+    return answer
+
+
+def test_leader_of_another_epoch_does_not_answer() -> None:
+    with ScriptedBroker(topics={"t": b"t" * 16}) as broker:
+        broker.scripts[Api.LIST_OFFSETS] = fenced(broker)
+        broker.leader_epoch = 6
+        cluster = BlockingCluster([broker.address], timeout_s=5.0)
+        assert cluster.list_offsets({TP: -1})[TP] == (3, -1, 7)
+        epochs = [one.topics[0].partitions[0].current_leader_epoch for one in asked_offsets(broker)]
+        assert epochs == [6, 7]
+        cluster.close()
+
+
+def test_metadata_of_a_broker_that_is_behind_is_not_believed() -> None:
+    with ScriptedBroker(topics={"t": b"t" * 16}) as broker:
+        broker.scripts[Api.LIST_OFFSETS] = fenced(broker)
+        broker.leader_epoch = 7
+        cluster = BlockingCluster([broker.address], timeout_s=5.0)
+        cluster.leader(TP)
+        cluster.forget("t")
+        broker.leader_epoch = 6
+        with pytest.raises(ApiError, match="t-0: the brokers' metadata names a leader that has been replaced"):
+            cluster.leader(TP, timeout_s=0.2)
+        assert asked_offsets(broker) == []
+        # A topic that was created again begins anew.
+        broker.topics["t"] = b"u" * 16
+        assert cluster.leader(TP).node_id == 1
+        cluster.close()
+
+
+def asked_offsets(broker: ScriptedBroker) -> list[ListOffsetsRequest]:
+    return [request for request in broker.requests if isinstance(request, ListOffsetsRequest)]
+
+
+def test_where_an_epoch_ends(penstock_broker: Broker) -> None:
+    with BlockingAdmin(penstock_broker.bootstrap_servers) as admin:
+        admin.create_topic("epochs", 2)
+    producer = Producer({"bootstrap.servers": penstock_broker.bootstrap_servers})
+    for number in range(5):
+        producer.produce("epochs", b"%d" % number, partition=0)
+    assert producer.flush(30) == 0
+    cluster = BlockingCluster([("127.0.0.1", penstock_broker.port)])
+    tps = [TopicPartition("epochs", 0), TopicPartition("epochs", 1)]
+    ends = cluster.list_offsets(dict.fromkeys(tps, -1))
+    epochs = {tp: ends[tp].leader_epoch for tp in tps}
+    assert {tp: end.end_offset for tp, end in cluster.epoch_ends(epochs).items()} == {tps[0]: 5, tps[1]: 0}
+    # A leader does not know epochs after its own.
+    assert cluster.epoch_ends({tps[0]: 99})[tps[0]].end_offset == -1
+    assert cluster.epoch_ends({}) == {}
+    cluster.close()
