@@ -13,7 +13,7 @@ from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdResponse
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from penstock.wire_client.requests.transactions import read_two_phase, two_phase_request
+from penstock.wire_client.requests.producer_ids import read_two_phase, two_phase_request
 from raw_client import RawClient
 
 VERSION_TWO = {Api.INIT_PRODUCER_ID: 6, Api.PRODUCE: 12, Api.END_TXN: 5}

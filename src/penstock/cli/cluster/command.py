@@ -22,8 +22,10 @@ from penstock.cli.topics import partition_line
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, PartitionReplicas, QuorumInfo
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
     from penstock.wire_client.requests.brokers import ClusterNodes
+    from penstock.wire_client.requests.partitions import PartitionReplicas
+    from penstock.wire_client.requests.quorum import QuorumInfo
 
 LOOK_EVERY_S = 1.0
 SILENT_S = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import PartitionReplicas
+    from penstock.wire_client.requests.partitions import PartitionReplicas
     from penstock.wire_client.requests.replicas import ReplicaMove
 
 Replicas: TypeAlias = "dict[tuple[str, int], PartitionReplicas]"

@@ -22,7 +22,8 @@ from penstock.cli.reach.wire_admin import wire_admin
 from penstock.model.errors import ErrorCode, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin, PartitionReplicas
+    from penstock.wire_client.blocking.cluster_admin import ClusterAdmin
+    from penstock.wire_client.requests.partitions import PartitionReplicas
 
 LIMIT_STAYS = f"The throttle stays until you remove it with `{UNTHROTTLE}`"
 

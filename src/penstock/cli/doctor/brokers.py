@@ -14,7 +14,7 @@ from penstock.cli.reach.wire_admin import wire_admin
 from penstock.model.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from penstock.wire_client.blocking.cluster_admin import PartitionReplicas
+    from penstock.wire_client.requests.partitions import PartitionReplicas
 
 NAMED = 3
 

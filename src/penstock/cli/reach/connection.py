@@ -28,7 +28,7 @@ from penstock.cli.reach.probe import ABOUT_THE_CLUSTER, FRAME_LIMIT, METADATA_VE
 from penstock.model.addresses import parse_server
 from penstock.model.errors import ApiError, ConfigError, ErrorCode, PenstockError
 from penstock.wire.apis import Api
-from penstock.wire.messages.api_versions import ApiVersionsRequest
+from penstock.wire_client.requests.versions import versions_request
 
 if TYPE_CHECKING:
     from penstock.sdk import BlockingAdmin
@@ -222,7 +222,7 @@ def ask_api_versions(host: str, port: int, timeout_s: float) -> Literal["kafka",
     is_impatient = False
     try:
         with socket.create_connection((host, port), CONNECT_TIMEOUT_S) as connection:
-            connection.sendall(frame(Api.API_VERSIONS, 0, ApiVersionsRequest()))
+            connection.sendall(frame(Api.API_VERSIONS, 0, versions_request()))
             connection.settimeout(min(IMPATIENT_AFTER_S, timeout_s))
             while len(answer) < 8:
                 try:

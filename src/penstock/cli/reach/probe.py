@@ -11,12 +11,13 @@ from typing import TypeVar
 from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
-from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.api_versions import ApiVersionsResponse
 from penstock.wire.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from penstock.wire.messages.metadata import MetadataResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.requests.brokers import cluster_request
 from penstock.wire_client.requests.metadata import metadata_request
+from penstock.wire_client.requests.versions import versions_request
 
 R = TypeVar("R", bound=Message)
 FRAME_LIMIT = 1024 * 1024
@@ -40,7 +41,7 @@ class Probe:
         self._timeout_s = timeout_s
 
     def api_count(self) -> int:
-        answer = self._ask(Api.API_VERSIONS, 0, ApiVersionsRequest(), ApiVersionsResponse)
+        answer = self._ask(Api.API_VERSIONS, 0, versions_request(), ApiVersionsResponse)
         if not answer.api_keys:
             raise ProtocolError("the answer lists no APIs")
         return len(answer.api_keys)

@@ -27,14 +27,13 @@ from penstock.wire_client.requests.errors import (
     WireClientError,
     error_code,
 )
-from penstock.wire_client.requests.groups import coordinator_request
+from penstock.wire_client.requests.groups import TRANSACTION_KEY, coordinator_request
 from penstock.wire_client.requests.metadata import metadata_request
 
 R = TypeVar("R", bound=Message)
 
 Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 1.0
-TRANSACTION_KEY = 1
 # Errors a client meets while brokers come and go.
 TROUBLE = (WireClientError, ApiError, OSError)
 
@@ -185,9 +184,7 @@ class Caller:
         return await self._find(coordinator_request(group))
 
     async def transaction_coordinator(self, transactional_id: str) -> Address:
-        return await self._find(
-            FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION_KEY, coordinator_keys=[transactional_id])
-        )
+        return await self._find(coordinator_request(transactional_id, TRANSACTION_KEY))
 
     async def _find(self, request: FindCoordinatorRequest) -> Address:
         answer = await self.ask(

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
@@ -33,27 +34,28 @@ from penstock.sim.workload.transaction_codes import (
     Vanished,
 )
 from penstock.wire.apis import Api
-from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from penstock.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
+from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
+from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
 from penstock.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from penstock.wire.messages.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
-)
+from penstock.wire.messages.produce import ProduceResponse
+from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.requests.errors import BrokerUnreachable, error_code
+from penstock.wire_client.requests.groups import OffsetAndMetadata
+from penstock.wire_client.requests.produce import ACKS_ALL, produce_request
+from penstock.wire_client.requests.producer_ids import TWO_PHASE_VERSION
+from penstock.wire_client.requests.producing_transactions import (
+    ADDED_BY_BROKERS,
+    OpenTransaction,
+    add_group_request,
+    add_partitions_request,
+    commit_offsets_request,
+    end_request,
+)
 
 R = TypeVar("R", bound=Message)
 
-FIRST_WITH_RISING_EPOCHS: Final = 2
 NEWEST: Final[dict[int, dict[Api, int]]] = {
     0: {
         Api.INIT_PRODUCER_ID: 4,
@@ -69,8 +71,6 @@ PADDING = b"." * 40
 RETRY_S = 0.04
 LONGEST_RETRY_S = 0.4
 GIVES_UP_S = (1.5, 6.0)
-TWO_PHASE_COMMIT_VERSION: Final = 6
-"""Of InitProducerId."""
 LATE_CHANCE, LATE_END_CHANCE = 0.1, 0.3
 LATE_S = (0.05, 0.5, 2.0)
 """At least, and at most: of half of them the first, of the others the second."""
@@ -104,7 +104,7 @@ class TransactionalProducer:
         self.is_two_phase = is_two_phase
         self._begins_once = begins_once
         self._now_ms = now_ms
-        self._sends_late = not is_calm and version >= FIRST_WITH_RISING_EPOCHS
+        self._sends_late = not is_calm and version >= ADDED_BY_BROKERS
         self._vanishes_chance = 0.0 if is_calm else VANISHES_CHANCE
         self._vanishes_at_end_chance = self._vanishes_chance
         self._gives_up_s = caller.random.uniform(*GIVES_UP_S)
@@ -115,9 +115,15 @@ class TransactionalProducer:
         self._coordinators: dict[str, Address] = {}
         self.under_way: list[asyncio.Future[None]] = []
 
+    def _transaction(self) -> OpenTransaction:
+        """As of now: each end may change the epoch."""
+        return OpenTransaction(
+            self.transactional_id, self.producer_id, self.epoch, self.version, is_two_phase=self.is_two_phase
+        )
+
     @property
     def adds_partitions(self) -> bool:
-        return self.version < FIRST_WITH_RISING_EPOCHS
+        return self.version < ADDED_BY_BROKERS
 
     # -- asking -------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class TransactionalProducer:
 
     def _newest(self, api: Api) -> int:
         if self.is_two_phase and api is Api.INIT_PRODUCER_ID:
-            return TWO_PHASE_COMMIT_VERSION
+            return TWO_PHASE_VERSION
         return NEWEST[self.version][api]
 
     def _may_come_late(self, api: Api) -> bool:
@@ -252,15 +258,7 @@ class TransactionalProducer:
     # -- a transaction ------------------------------------------------------------------
 
     async def add_partitions(self, places: list[Place]) -> None:
-        topics: dict[str, list[int]] = {}
-        for place in places:
-            topics.setdefault(place.topic, []).append(place.partition)
-        request = AddPartitionsToTxnRequest(
-            v3_and_below_transactional_id=self.transactional_id,
-            v3_and_below_producer_id=self.producer_id,
-            v3_and_below_producer_epoch=self.epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(name=name, partitions=some) for name, some in topics.items()],
-        )
+        request = add_partitions_request(self._transaction(), [TopicPartition(*place) for place in places])
 
         async def ask() -> ErrorCode:
             address = await self._coordinator()
@@ -314,16 +312,8 @@ class TransactionalProducer:
 
     def _producing(self, place: Place, batch: bytes, sent: list[Sent]) -> Callable[[], Awaitable[ErrorCode]]:
         caller = self._caller
-        request = ProduceRequest(
-            transactional_id=self.transactional_id,
-            acks=-1,
-            timeout_ms=round(caller.patience_s * 700),
-            topic_data=[
-                TopicProduceData(
-                    name=place.topic, partition_data=[PartitionProduceData(index=place.partition, records=batch)]
-                )
-            ],
-        )
+        timeout_ms = round(caller.patience_s * 700)
+        request = produce_request([(TopicPartition(*place), batch)], ACKS_ALL, timeout_ms, self.transactional_id)
 
         async def ask() -> ErrorCode:
             address = caller.address_of((await caller.leader(place)).node_id)
@@ -346,14 +336,8 @@ class TransactionalProducer:
     async def commit_offset(self, group: str, source: Place, offset: int) -> None:
         if self.adds_partitions:
             await self._told(lambda: self._add_offsets(group))
-        partition = TxnOffsetCommitRequestPartition(partition_index=source.partition, committed_offset=offset)
-        request = TxnOffsetCommitRequest(
-            transactional_id=self.transactional_id,
-            group_id=group,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            topics=[TxnOffsetCommitRequestTopic(name=source.topic, partitions=[partition])],
-        )
+        committed = {TopicPartition(*source): OffsetAndMetadata(offset, "")}
+        request = commit_offsets_request(self._transaction(), group, committed)
 
         async def ask() -> ErrorCode:
             address = await self._group_coordinator(group)
@@ -363,12 +347,7 @@ class TransactionalProducer:
         await self._told(ask)
 
     async def _add_offsets(self, group: str) -> ErrorCode:
-        request = AddOffsetsToTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            group_id=group,
-        )
+        request = add_group_request(self._transaction(), group)
         address = await self._coordinator()
         answer = await self._send(address, Api.ADD_OFFSETS_TO_TXN, request, AddOffsetsToTxnResponse, "add")
         return error_code(answer.error_code)
@@ -381,7 +360,7 @@ class TransactionalProducer:
         if attempt.asked_s is None:
             attempt.asked_s = self._history.time()
         attempt.ending = Ending.UNKNOWN if is_commit else Ending.ABORTED
-        request = self._end_request(is_commit=is_commit)
+        request = end_request(self._transaction(), is_commit=is_commit)
 
         async def ask() -> ErrorCode:
             nonlocal tries
@@ -407,7 +386,7 @@ class TransactionalProducer:
         A coordinator aborts it, and refuses to commit it. After that the commit could arrive again, and in the next
         transaction it would count. So a producer that has asked for one begins anew.
         """
-        request = self._end_request(is_commit=is_commit)
+        request = end_request(self._transaction(), is_commit=is_commit)
 
         async def ask() -> ErrorCode:
             return await self._ask_to_end(await self._coordinator(), request)
@@ -418,14 +397,6 @@ class TransactionalProducer:
             await self.begin()
         elif code is not ErrorCode.NONE:
             raise ProducerOver(code.name)
-
-    def _end_request(self, *, is_commit: bool) -> EndTxnRequest:
-        return EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.producer_id,
-            producer_epoch=self.epoch,
-            committed=is_commit,
-        )
 
     async def _ask_to_end(self, address: Address, request: EndTxnRequest) -> ErrorCode:
         answer = await self._send(address, Api.END_TXN, request, EndTxnResponse, "end")

@@ -14,12 +14,12 @@ from typing import NamedTuple, TypeVar, cast
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
-from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.api_versions import ApiVersionsResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio.pipelined import PipelinedConnection, reaching
 from penstock.wire_client.requests.errors import ConnectionLost, RequestTimedOut
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
-from penstock.wire_client.requests.versions import choose_version
+from penstock.wire_client.requests.versions import Served, choose_version, read_versions, versions_request
 
 R = TypeVar("R", bound=Message)
 
@@ -36,7 +36,7 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
         super().__init__()
         self._client_id = client_id
         self._unadvertised = unadvertised
-        self._versions: dict[int, tuple[int, int]] = {}
+        self._versions: Served = {}
 
     @classmethod
     async def open(
@@ -54,8 +54,7 @@ class AsyncConnection(PipelinedConnection[Sent, Message]):
 
     async def _agree_on_versions(self) -> None:
         self._versions = {Api.API_VERSIONS: (0, 0)}
-        answer = await self.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse)
-        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        self._versions = read_versions(await self.call(Api.API_VERSIONS, versions_request(), ApiVersionsResponse))
 
     async def call(
         self,

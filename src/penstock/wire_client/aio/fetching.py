@@ -18,20 +18,14 @@ from penstock.ports.workers import RecordWorkers
 from penstock.records.builder import Record
 from penstock.records.decoding import Aborted, Limits, decode, is_little
 from penstock.wire.apis import Api
-from penstock.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    PartitionData,
-)
+from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, OffsetOutOfRange, check, error_code
+from penstock.wire_client.requests.fetch import FetchFrom, FetchTerms, fetch_request
 from penstock.wire_client.requests.offsets import (
     EARLIEST_MS,
     LATEST_MS,
-    READ_COMMITTED,
     OffsetAndTimestamp,
     list_offsets_request,
 )
@@ -68,9 +62,8 @@ async def fetch(
         by_leader.setdefault(await cluster.leader(*partition), {})[partition] = offset
     if len(by_leader) > 1:
         max_wait_ms = min(max_wait_ms, MANY_LEADERS_WAIT_MS)
-    answers = await asyncio.gather(
-        *(_fetch_from(cluster, leader, asked, max_wait_ms, max_bytes, min_bytes) for leader, asked in by_leader.items())
-    )
+    terms = FetchTerms(max_wait_ms, min_bytes, max_bytes, read_committed=True)
+    answers = await asyncio.gather(*(_fetch_from(cluster, leader, asked, terms) for leader, asked in by_leader.items()))
     return {partition: fetched for answer in answers for partition, fetched in answer.items()}
 
 
@@ -94,23 +87,13 @@ async def fetch_one(
 
 
 async def _fetch_from(
-    cluster: AsyncCluster, leader: int, positions: Positions, max_wait_ms: int, max_bytes: int, min_bytes: int
+    cluster: AsyncCluster, leader: int, positions: Positions, terms: FetchTerms
 ) -> dict[TopicPartition, Fetched]:
-    topics: dict[str, list[FetchPartition]] = {}
-    for (topic, index), offset in positions.items():
-        asked = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=max_bytes)
-        topics.setdefault(topic, []).append(asked)
-    request = FetchRequest(
-        max_wait_ms=max_wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=READ_COMMITTED,
-        session_epoch=-1,
-        topics=[FetchTopic(topic=topic, partitions=asked) for topic, asked in topics.items()],
-    )
+    topics = dict.fromkeys(partition.topic for partition in positions)
+    request = fetch_request({key: FetchFrom(at, terms.max_bytes) for key, at in positions.items()}, terms)
     try:
         async with cluster.lease(leader) as connection:
-            answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=max_wait_ms / 1000 + 30)
+            answer = await connection.call(Api.FETCH, request, FetchResponse, timeout_s=terms.max_wait_ms / 1000 + 30)
     except (BrokerUnreachable, ConnectionLost):
         # If the rest of the cluster answers, another broker is about to lead the partitions of this one.
         for topic in topics:

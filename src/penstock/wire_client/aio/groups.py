@@ -12,10 +12,10 @@ from typing import TypeVar
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
-from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
-from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeResponse
+from penstock.wire.messages.describe_groups import DescribeGroupsResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
-from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from penstock.wire.messages.list_groups import ListGroupsResponse
 from penstock.wire.messages.offset_commit import OffsetCommitResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchResponse
 from penstock.wire_client.aio.cluster import AsyncCluster
@@ -28,9 +28,12 @@ from penstock.wire_client.requests.groups import (
     GroupSummary,
     OffsetAndMetadata,
     check_commit,
+    classic_group_request,
     commit_request,
     committed_request,
+    consumer_group_request,
     coordinator_request,
+    list_groups_request,
     read_classic_group,
     read_committed,
     read_consumer_group,
@@ -117,7 +120,7 @@ async def list_groups(cluster: AsyncCluster) -> list[GroupSummary]:
         found: dict[str, GroupSummary] = {}  # by name, because a group that moves meanwhile is listed twice
         for broker in (await cluster.describe()).brokers:
             connection = await cluster.control(broker.node_id)
-            answer = await connection.call(Api.LIST_GROUPS, ListGroupsRequest(), ListGroupsResponse)
+            answer = await connection.call(Api.LIST_GROUPS, list_groups_request(), ListGroupsResponse)
             found |= read_groups(answer, broker.node_id)
         return sorted(found.values())
 
@@ -136,7 +139,7 @@ async def describe_group(cluster: AsyncCluster, group: str) -> GroupDescription:
 
 async def _describe_consumer(cluster: AsyncCluster, group: str) -> GroupDescription:
     """A group of the consumer protocol (KIP-848)."""
-    request = ConsumerGroupDescribeRequest(group_ids=[group])
+    request = consumer_group_request(group)
 
     async def send(node_id: int, connection: AsyncConnection) -> GroupDescription:
         answer = await connection.call(Api.CONSUMER_GROUP_DESCRIBE, request, ConsumerGroupDescribeResponse)
@@ -146,7 +149,7 @@ async def _describe_consumer(cluster: AsyncCluster, group: str) -> GroupDescript
 
 
 async def _describe_classic(cluster: AsyncCluster, group: str) -> GroupDescription:
-    request = DescribeGroupsRequest(groups=[group])
+    request = classic_group_request(group)
 
     async def send(node_id: int, connection: AsyncConnection) -> GroupDescription:
         answer = await connection.call(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)

@@ -14,33 +14,32 @@ from collections.abc import Mapping, Sequence
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
-from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from penstock.wire.messages.join_group import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-)
-from penstock.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from penstock.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from penstock.wire.messages.heartbeat import HeartbeatResponse
+from penstock.wire.messages.join_group import JoinGroupResponse
+from penstock.wire.messages.leave_group import LeaveGroupResponse
+from penstock.wire.messages.sync_group import SyncGroupResponse
 from penstock.wire_client.aio.cluster import AsyncCluster
 from penstock.wire_client.aio.connection import AsyncConnection
 from penstock.wire_client.aio.groups import commit, find_coordinator
 from penstock.wire_client.requests.errors import WireClientError, check
 from penstock.wire_client.requests.groups import OffsetAndMetadata
+from penstock.wire_client.requests.membership import (
+    Timeouts,
+    heartbeat_request,
+    join_request,
+    leave_request,
+    sync_request,
+)
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.subscription import (
     assign_ranges,
     decode_assignment,
     decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 
 log = logging.getLogger(__name__)
 
-ASSIGNOR = "range"
-SESSION_TIMEOUT_MS = 45_000
-REBALANCE_TIMEOUT_MS = 60_000
+TIMEOUTS = Timeouts(session_ms=45_000, rebalance_ms=60_000)
 HEARTBEAT_S = 1.0
 RETRY_PAUSE_S = 0.2
 LEAVE_TIMEOUT_S = 5.0
@@ -98,9 +97,7 @@ class GroupMember:
         self._forget_assignment()
         if not member_id:
             return
-        request = LeaveGroupRequest(
-            group_id=self.group, member_id=member_id, members=[MemberIdentity(member_id=member_id)]
-        )
+        request = leave_request(self.group, member_id)
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 connection = await self._cluster.control(await find_coordinator(self._cluster, self.group))
@@ -153,25 +150,15 @@ class GroupMember:
             answer = await self._ask_to_join(connection)
         check(answer.error_code)
         self.member_id = answer.member_id
-        assignments: list[SyncGroupRequestAssignment] = []
+        assignments: Mapping[str, Sequence[TopicPartition]] = {}
         self._counts = {}
         if answer.leader == answer.member_id and not answer.skip_assignment:
             subscriptions = {member.member_id: decode_subscription(member.metadata) for member in answer.members}
             self._counts = await self._partition_counts({t for topics in subscriptions.values() for t in topics})
-            assignments = [
-                SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
-                for member, partitions in assign_ranges(subscriptions, self._counts).items()
-            ]
-        request = SyncGroupRequest(
-            group_id=self.group,
-            generation_id=answer.generation_id,
-            member_id=self.member_id,
-            protocol_type="consumer",
-            protocol_name=answer.protocol_name or ASSIGNOR,
-            assignments=assignments,
-        )
+            assignments = assign_ranges(subscriptions, self._counts)
+        request = sync_request(self.group, answer, assignments)
         synced = await connection.call(
-            Api.SYNC_GROUP, request, SyncGroupResponse, timeout_s=REBALANCE_TIMEOUT_MS / 1000 + 5
+            Api.SYNC_GROUP, request, SyncGroupResponse, timeout_s=TIMEOUTS.rebalance_ms / 1000 + 5
         )
         check(synced.error_code)
         self.generation = answer.generation_id
@@ -179,26 +166,19 @@ class GroupMember:
         self._assigned.set()
 
     async def _ask_to_join(self, connection: AsyncConnection) -> JoinGroupResponse:
-        request = JoinGroupRequest(
-            group_id=self.group,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-            member_id=self.member_id,
-            protocol_type="consumer",
-            protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=encode_subscription(self.topics))],
-        )
+        request = join_request(self.group, self.member_id, self.topics, TIMEOUTS)
         return await connection.call(
-            Api.JOIN_GROUP, request, JoinGroupResponse, timeout_s=REBALANCE_TIMEOUT_MS / 1000 + 10
+            Api.JOIN_GROUP, request, JoinGroupResponse, timeout_s=TIMEOUTS.rebalance_ms / 1000 + 10
         )
 
     async def _stay(self) -> None:
         """Sends heartbeats until an exception, which every change is."""
         assert self._connection is not None
-        request = HeartbeatRequest(group_id=self.group, generation_id=self.generation, member_id=self.member_id)
+        request = heartbeat_request(self.group, self.generation, self.member_id)
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             answer = await self._connection.call(
-                Api.HEARTBEAT, request, HeartbeatResponse, timeout_s=SESSION_TIMEOUT_MS / 1000
+                Api.HEARTBEAT, request, HeartbeatResponse, timeout_s=TIMEOUTS.session_ms / 1000
             )
             check(answer.error_code)
             # Only the group leader knows the partition counts, so it must notice a topic with new partitions.

@@ -64,7 +64,7 @@ from penstock.wire_client.requests.metadata import (
     read_topic,
 )
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp
-from penstock.wire_client.requests.produce import producer_id_request, read_producer_id
+from penstock.wire_client.requests.producer_ids import producer_id_request, read_producer_id
 from penstock.wire_client.requests.retriable import LOST, Again, may
 from penstock.wire_client.requests.sentences import (
     leader_superseded,

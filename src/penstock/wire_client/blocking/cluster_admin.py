@@ -7,35 +7,44 @@ not know: how results are shown. Invariant, as in `BlockingCluster`: every reque
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import describe_topic_partitions as described
 from penstock.wire.messages.add_raft_voter import AddRaftVoterResponse
 from penstock.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsResponse
-from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages.api_versions import ApiVersionsResponse
 from penstock.wire.messages.describe_cluster import DescribeClusterResponse
-from penstock.wire.messages.describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResponse,
-)
+from penstock.wire.messages.describe_log_dirs import DescribeLogDirsResponse
 from penstock.wire.messages.describe_quorum import DescribeQuorumResponse
 from penstock.wire.messages.elect_leaders import ElectLeadersResponse
 from penstock.wire.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterResponse
-from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from penstock.wire.messages.unregister_broker import UnregisterBrokerResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from penstock.wire_client.requests.brokers import ClusterNodes, cluster_request, read_cluster
+from penstock.wire_client.requests.brokers import (
+    ClusterNodes,
+    check_unregistered,
+    cluster_request,
+    read_cluster,
+    unregister_request,
+)
 from penstock.wire_client.requests.errors import NoSuchTopic, WireClientError, check
+from penstock.wire_client.requests.features import FeatureLevels, features_request, read_features
 from penstock.wire_client.requests.metadata import Address
+from penstock.wire_client.requests.partitions import (
+    PartitionReplicas,
+    page_request,
+    read_partitions,
+    read_sizes,
+    sizes_request,
+)
 from penstock.wire_client.requests.quorum import (
+    QuorumInfo,
     add_voter_request,
     check_voters,
     quorum_request,
-    read_quorum,
-    read_voter_addresses,
+    read_quorum_info,
     remove_voter_request,
 )
 from penstock.wire_client.requests.replicas import (
@@ -52,45 +61,6 @@ from penstock.wire_client.requests.replicas import (
 from penstock.wire_client.requests.sentences import no_such_topic
 
 TIMEOUT_MS = 30_000
-PARTITIONS_A_PAGE = 2_000
-
-
-class QuorumReplica(NamedTuple):
-    node_id: int
-    is_voter: bool
-    log_end_offset: int
-    last_fetch_ms: int | None
-    last_caught_up_ms: int | None
-    address: Address | None
-
-
-class QuorumInfo(NamedTuple):
-    leader_id: int
-    leader_epoch: int
-    high_watermark: int
-    replicas: tuple[QuorumReplica, ...]
-    """Voters first, each sorted by id."""
-
-    def lag(self, replica: QuorumReplica) -> int:
-        end = max(one.log_end_offset for one in self.replicas)
-        return end - replica.log_end_offset
-
-
-class PartitionReplicas(NamedTuple):
-    topic: str
-    partition: int
-    leader: int | None
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    elr: tuple[int, ...]
-    """Eligible leader replicas: not in sync, but they have all committed records (KIP-966)."""
-
-
-class FeatureLevels(NamedTuple):
-    name: str
-    min_level: int | None
-    max_level: int | None
-    finalized: int | None
 
 
 class ClusterAdmin:
@@ -103,24 +73,7 @@ class ClusterAdmin:
         return self._cluster.ask(Api.DESCRIBE_CLUSTER, cluster_request(), DescribeClusterResponse, read_cluster)
 
     def quorum(self) -> QuorumInfo:
-        def read(answer: DescribeQuorumResponse) -> QuorumInfo:
-            found = read_quorum(answer)
-            addresses = read_voter_addresses(answer)
-            replicas = [
-                QuorumReplica(
-                    one.replica_id,
-                    is_voter,
-                    one.log_end_offset,
-                    _time(one.last_fetch_timestamp),
-                    _time(one.last_caught_up_timestamp),
-                    addresses.get(one.replica_id),
-                )
-                for is_voter, group in ((True, found.current_voters), (False, found.observers))
-                for one in sorted(group, key=lambda one: one.replica_id)
-            ]
-            return QuorumInfo(found.leader_id, found.leader_epoch, found.high_watermark, tuple(replicas))
-
-        return self._cluster.ask(Api.DESCRIBE_QUORUM, quorum_request(), DescribeQuorumResponse, read)
+        return self._cluster.ask(Api.DESCRIBE_QUORUM, quorum_request(), DescribeQuorumResponse, read_quorum_info)
 
     def partitions(self, topics: Iterable[str] | None = None) -> list[PartitionReplicas]:
         """The partitions of all or the given topics, sorted. Raises ApiError for a topic that does not exist."""
@@ -135,7 +88,7 @@ class ClusterAdmin:
                         continue  # deleted meanwhile
                     raise NoSuchTopic(no_such_topic(topic.name or ""))
                 check(topic.error_code)
-                found.extend(_partition(topic.name or "", one) for one in topic.partitions)
+                found.extend(read_partitions(topic))
             cursor = page.next_cursor
             if cursor is None:
                 break
@@ -144,13 +97,8 @@ class ClusterAdmin:
         return sorted(found)
 
     def _page(self, names: Sequence[str], cursor: described.Cursor | None) -> described.DescribeTopicPartitionsResponse:
-        request = described.DescribeTopicPartitionsRequest(
-            topics=[described.TopicRequest(name=name) for name in names],
-            response_partition_limit=PARTITIONS_A_PAGE,
-            cursor=cursor,
-        )
-        answer = described.DescribeTopicPartitionsResponse
-        return self._cluster.ask(Api.DESCRIBE_TOPIC_PARTITIONS, request, answer, lambda page: page)
+        kind = described.DescribeTopicPartitionsResponse
+        return self._cluster.ask(Api.DESCRIBE_TOPIC_PARTITIONS, page_request(names, cursor), kind, lambda page: page)
 
     def moves(self) -> list[ReplicaMove]:
         kind = ListPartitionReassignmentsResponse
@@ -158,39 +106,20 @@ class ClusterAdmin:
 
     def sizes(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], dict[int, int]]:
         """The size on disk in bytes of each partition on each broker that is up."""
-        topics: dict[str, list[int]] = {}
-        for topic, partition in partitions:
-            topics.setdefault(topic, []).append(partition)
-        request = DescribeLogDirsRequest(
-            topics=[DescribableLogDirTopic(topic=topic, partitions=asked) for topic, asked in topics.items()]
-        )
+        request = sizes_request(partitions)
         found: dict[tuple[str, int], dict[int, int]] = {}
-        for broker in self._cluster.brokers() if topics else ():
+        for broker in self._cluster.brokers() if request.topics else ():
             try:
                 connection = self._cluster.connection(broker.node_id, "control")
                 answer = connection.call(Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse)
             except WireClientError:
                 continue  # the broker has just gone; the metadata will show it
-            for directory in answer.results:
-                for entry in directory.topics:
-                    for one in entry.partitions:
-                        by_broker = found.setdefault((entry.name, one.partition_index), {})
-                        by_broker[broker.node_id] = by_broker.get(broker.node_id, 0) + one.partition_size
+            for partition, size in read_sizes(answer).items():
+                found.setdefault(partition, {})[broker.node_id] = size
         return found
 
     def features(self) -> list[FeatureLevels]:
-        def read(answer: ApiVersionsResponse) -> list[FeatureLevels]:
-            check(answer.error_code)
-            lowest = {one.name: one.min_version for one in answer.supported_features}
-            highest = {one.name: one.max_version for one in answer.supported_features}
-            finalized = {one.name: one.max_version_level for one in answer.finalized_features}
-            return [
-                FeatureLevels(name, lowest.get(name), highest.get(name), finalized.get(name))
-                for name in sorted({**highest, **finalized})
-            ]
-
-        request = ApiVersionsRequest(client_software_name="penstock", client_software_version="1")
-        return self._cluster.ask(Api.API_VERSIONS, request, ApiVersionsResponse, read)
+        return self._cluster.ask(Api.API_VERSIONS, features_request(), ApiVersionsResponse, read_features)
 
     # -- changing -----------------------------------------------------------------------
 
@@ -238,11 +167,8 @@ class ClusterAdmin:
         return self._cluster.ask(Api.ALTER_PARTITION_REASSIGNMENTS, request, kind, read_reassigned)
 
     def unregister(self, broker_id: int) -> None:
-        def read(answer: UnregisterBrokerResponse) -> None:
-            check(answer.error_code, answer.error_message)
-
-        request = UnregisterBrokerRequest(broker_id=broker_id)
-        self._cluster.ask(Api.UNREGISTER_BROKER, request, UnregisterBrokerResponse, read)
+        request = unregister_request(broker_id)
+        self._cluster.ask(Api.UNREGISTER_BROKER, request, UnregisterBrokerResponse, check_unregistered)
 
     def add_voter(self, voter_id: int, address: Address) -> None:
         request = add_voter_request(voter_id, address, TIMEOUT_MS)
@@ -250,18 +176,3 @@ class ClusterAdmin:
 
     def remove_voter(self, voter_id: int) -> None:
         self._cluster.ask(Api.REMOVE_RAFT_VOTER, remove_voter_request(voter_id), RemoveRaftVoterResponse, check_voters)
-
-
-def _time(timestamp_ms: int) -> int | None:
-    return timestamp_ms if timestamp_ms >= 0 else None
-
-
-def _partition(topic: str, one: described.DescribeTopicPartitionsResponsePartition) -> PartitionReplicas:
-    return PartitionReplicas(
-        topic,
-        one.partition_index,
-        one.leader_id if one.leader_id >= 0 else None,
-        tuple(one.replica_nodes),
-        tuple(one.isr_nodes),
-        tuple(one.eligible_leader_replicas or ()),
-    )

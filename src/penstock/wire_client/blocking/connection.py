@@ -22,9 +22,9 @@ from typing import TypeVar, cast
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
-from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from penstock.wire.messages.api_versions import ApiVersionsResponse
+from penstock.wire.messages.sasl_authenticate import SaslAuthenticateResponse
+from penstock.wire.messages.sasl_handshake import SaslHandshakeResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.security import PLAINTEXT, ClientSecurity
 from penstock.wire_client.requests.errors import (
@@ -38,8 +38,8 @@ from penstock.wire_client.requests.errors import (
     error_code,
 )
 from penstock.wire_client.requests.limits import MAX_FRAME_BYTES, REQUEST_TIMEOUT_S
-from penstock.wire_client.requests.sasl import exchange
-from penstock.wire_client.requests.versions import choose_version
+from penstock.wire_client.requests.sasl import authenticate_request, exchange, handshake_request
+from penstock.wire_client.requests.versions import Served, choose_version, read_versions, versions_request
 
 R = TypeVar("R", bound=Message)
 
@@ -93,7 +93,7 @@ class BlockingConnection:
         self._client_id = client_id
         self._open: deque[tuple[Api, int, int]] = deque()
         self._next_id = 0
-        self._versions: dict[int, tuple[int, int]] = {Api.API_VERSIONS: (0, 0)}
+        self._versions: Served = {Api.API_VERSIONS: (0, 0)}
         self._failure: str | None = None
         self._session_ends = float("inf")
         self._prefix = bytearray(_SIZE.size)
@@ -144,8 +144,8 @@ class BlockingConnection:
         return connection
 
     def _agree_on_versions(self, deadline: float) -> None:
-        answer = self.call(Api.API_VERSIONS, ApiVersionsRequest(), ApiVersionsResponse, deadline - time.monotonic())
-        self._versions = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+        answer = self.call(Api.API_VERSIONS, versions_request(), ApiVersionsResponse, deadline - time.monotonic())
+        self._versions = read_versions(answer)
 
     def _authenticate(self, security: ClientSecurity, deadline: float) -> None:
         mechanism = security.sasl_mechanism or ""
@@ -154,7 +154,7 @@ class BlockingConnection:
             raise AuthenticationFailed(
                 f"{self.place} has no SASL, or too old a version: set security.protocol to PLAINTEXT or SSL"
             )
-        request = SaslHandshakeRequest(mechanism=mechanism)
+        request = handshake_request(mechanism)
         answer = self.call(Api.SASL_HANDSHAKE, request, SaslHandshakeResponse, deadline - time.monotonic())
         if answer.error_code:
             offered = ", ".join(answer.mechanisms) or "none"
@@ -169,7 +169,7 @@ class BlockingConnection:
             return
 
     def _sasl_step(self, mechanism: str, message: bytes, deadline: float) -> bytes:
-        request = SaslAuthenticateRequest(auth_bytes=message)
+        request = authenticate_request(message)
         answer = self.call(Api.SASL_AUTHENTICATE, request, SaslAuthenticateResponse, deadline - time.monotonic())
         if answer.error_code:
             reason = answer.error_message or error_code(answer.error_code).name

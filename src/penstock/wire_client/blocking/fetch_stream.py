@@ -23,7 +23,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 from penstock.wire.apis import Api
-from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock.wire.primitives import NULL_UUID
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.blocking.retrying import Pauses
@@ -37,9 +37,10 @@ from penstock.wire_client.requests.errors import (
     check,
     error_code,
 )
+from penstock.wire_client.requests.fetch import FetchFrom, FetchTerms, fetch_request
 from penstock.wire_client.requests.leader_epochs import NO_EPOCH
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
-from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS, READ_COMMITTED
+from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 from penstock.wire_client.requests.retriable import LOST, Again, may
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class FetchStream:
         self._position = start
         self._end = end
         self._read_committed = read_committed
-        self._max_bytes = max_bytes
+        self._terms = FetchTerms(MAX_WAIT_MS, 1, max_bytes, read_committed)
         self._topic_id = topic_id
         self._leader_epoch = leader_epoch
         self._current_epoch = NO_EPOCH
@@ -312,20 +313,8 @@ class FetchStream:
         cap = NEWEST_FETCH if self._topic_id is not None else None
         version = connection.newest(Api.FETCH, cap)
         expected = int((self._end - self._position) * self._record_bytes) + SPARE_BYTES
-        asked = FetchPartition(
-            partition=self._tp.partition,
-            current_leader_epoch=self._current_epoch,
-            fetch_offset=self._position,
-            partition_max_bytes=min(self._max_bytes, expected),
-        )
-        request = FetchRequest(
-            max_wait_ms=MAX_WAIT_MS,
-            min_bytes=1,
-            max_bytes=self._max_bytes,
-            isolation_level=READ_COMMITTED if self._read_committed else 0,
-            session_epoch=-1,
-            topics=[FetchTopic(topic=self._tp.topic, topic_id=self._topic_id or NULL_UUID, partitions=[asked])],
-        )
+        begin = FetchFrom(self._position, min(self._terms.max_bytes, expected), self._current_epoch)
+        request = fetch_request({self._tp: begin}, self._terms, self._topic_id)
         connection.send(Api.FETCH, request, version=version)
         self._asked = self._position
 

@@ -18,6 +18,7 @@ from penstock.wire.messages.list_transactions import ListTransactionsResponse
 from penstock.wire.messages.write_txn_markers import WriteTxnMarkersResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import NoSuchTopic
+from penstock.wire_client.requests.producer_ids import fence_request, read_begun
 from penstock.wire_client.requests.sentences import no_such_partition, partition_refused
 from penstock.wire_client.requests.transactions import (
     PartitionProducer,
@@ -27,11 +28,9 @@ from penstock.wire_client.requests.transactions import (
     abort_request,
     check_aborted,
     describe_request,
-    fence_request,
     list_request,
     producers_request,
     read_described,
-    read_fenced,
     read_listed,
     read_producers,
 )
@@ -80,7 +79,7 @@ class TransactionAdmin:
             Api.INIT_PRODUCER_ID,
             fence_request(transactional_id),
             InitProducerIdResponse,
-            lambda answer, _: read_fenced(transactional_id, answer),
+            lambda answer, _: read_begun(transactional_id, answer),
         )
 
     # -- leaders ------------------------------------------------------------------------

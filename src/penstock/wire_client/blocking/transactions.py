@@ -25,28 +25,29 @@ from penstock.wire_client.blocking.cluster import BlockingCluster, Question
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.configs import BROKER, configs_request, read_configs
 from penstock.wire_client.requests.errors import error_code
+from penstock.wire_client.requests.features import features_request, read_transaction_version
 from penstock.wire_client.requests.groups import GROUP_KEY, TRANSACTION_KEY, CoordinatorKey, OffsetAndMetadata
-from penstock.wire_client.requests.producing_transactions import (
+from penstock.wire_client.requests.producer_ids import (
     TWO_PHASE_VERSION,
+    begin_request,
+    read_begun,
+    two_phase_request,
+)
+from penstock.wire_client.requests.producing_transactions import (
     OpenTransaction,
     add_group_request,
     add_partitions_request,
-    begin_request,
     check_group_added,
     check_offsets_added,
     check_partitions_added,
     commit_offsets_request,
     end_request,
-    features_request,
-    read_transaction_version,
 )
 from penstock.wire_client.requests.retriable import Again, may
 from penstock.wire_client.requests.transactions import (
     TransactionDescription,
     describe_request,
     read_described,
-    read_fenced,
-    two_phase_request,
 )
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class Transactions:
 
         def ask(connection: BlockingConnection, timeout_s: float) -> tuple[int, int]:
             answer = connection.call(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, timeout_s)
-            return read_fenced(transactional_id, answer)
+            return read_begun(transactional_id, answer)
 
         longest_ms = self._longest_of(transactional_id) if timeout_ms is None or two_phase else timeout_ms
         request = begin_request(transactional_id, min(longest_ms, timeout_ms or longest_ms))
@@ -111,7 +112,7 @@ class Transactions:
             answer = connection.call(Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, timeout_s)
             if error_code(answer.error_code) in NO_TWO_PHASE:
                 return None
-            return read_fenced(transactional_id, answer)
+            return read_begun(transactional_id, answer)
 
         return self._at(transactional_id, ask)
 

@@ -1,10 +1,11 @@
-"""DescribeCluster: the brokers of a cluster, including those that are down."""
+"""The brokers of a cluster, including those that are down, and the request that removes one."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from penstock.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from penstock.wire_client.requests.errors import check
 
 
@@ -33,3 +34,12 @@ def read_cluster(answer: DescribeClusterResponse) -> ClusterNodes:
     brokers = sorted(NodeInfo(one.broker_id, one.host, one.port, one.rack, one.is_fenced) for one in answer.brokers)
     controller = answer.controller_id if answer.controller_id >= 0 else None
     return ClusterNodes(answer.cluster_id, controller, tuple(brokers))
+
+
+def unregister_request(broker_id: int) -> UnregisterBrokerRequest:
+    return UnregisterBrokerRequest(broker_id=broker_id)
+
+
+def check_unregistered(answer: UnregisterBrokerResponse) -> None:
+    """Raises ApiError."""
+    check(answer.error_code, answer.error_message)

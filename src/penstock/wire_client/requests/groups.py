@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
-from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeResponse
-from penstock.wire.messages.describe_groups import DescribeGroupsResponse
+from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from penstock.wire.messages.list_groups import ListGroupsResponse
+from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from penstock.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -169,6 +169,11 @@ def check_commit(group: str, answer: OffsetCommitResponse) -> None:
 # -- groups and their members -----------------------------------------------------------
 
 
+def list_groups_request() -> ListGroupsRequest:
+    """A broker knows only the groups that it coordinates."""
+    return ListGroupsRequest()
+
+
 def read_groups(answer: ListGroupsResponse, coordinator_id: int) -> dict[str, GroupSummary]:
     """The groups that this broker coordinates, by name. Raises ApiError."""
     check(answer.error_code)
@@ -178,6 +183,10 @@ def read_groups(answer: ListGroupsResponse, coordinator_id: int) -> dict[str, Gr
         )
         for entry in answer.groups
     }
+
+
+def consumer_group_request(group: str) -> ConsumerGroupDescribeRequest:
+    return ConsumerGroupDescribeRequest(group_ids=[group])
 
 
 def read_consumer_group(answer: ConsumerGroupDescribeResponse, coordinator_id: int) -> GroupDescription:
@@ -201,6 +210,10 @@ def read_consumer_group(answer: ConsumerGroupDescribeResponse, coordinator_id: i
         for member in entry.members
     )
     return GroupDescription(entry.group_id, entry.group_state, "consumer", entry.assignor_name, members, coordinator_id)
+
+
+def classic_group_request(group: str) -> DescribeGroupsRequest:
+    return DescribeGroupsRequest(groups=[group])
 
 
 def read_classic_group(answer: DescribeGroupsResponse, coordinator_id: int) -> GroupDescription:

@@ -1,4 +1,4 @@
-"""Produce and InitProducerId: requests with finished record batches, and one result for each partition."""
+"""Produce: requests with finished record batches, and one result for each partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from penstock.model.errors import ErrorCode
 from penstock.model.topic_partition import TopicPartition
-from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -14,7 +13,6 @@ from penstock.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from penstock.wire_client.requests.errors import check, error_code
 
 ACKS_ALL = -1
 LOST_PLACE = frozenset((ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID))
@@ -48,14 +46,3 @@ def read_produced(answer: ProduceResponse) -> dict[TopicPartition, PartitionProd
         for topic in answer.responses
         for entry in topic.partition_responses
     }
-
-
-def producer_id_request(timeout_ms: int) -> InitProducerIdRequest:
-    """A request for a producer without transactions."""
-    return InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=timeout_ms)
-
-
-def read_producer_id(answer: InitProducerIdResponse) -> tuple[int, int]:
-    """A producer id and its epoch. Raises ApiError."""
-    check(answer.error_code, f"no producer id: {error_code(answer.error_code).name}")
-    return answer.producer_id, answer.producer_epoch

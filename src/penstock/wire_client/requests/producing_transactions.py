@@ -1,4 +1,4 @@
-"""Requests of a producer in a transaction: begin, add partitions and groups, commit offsets, end.
+"""Requests of a producer in a transaction: add partitions and groups, commit offsets, end.
 
 The cluster's transaction version says which requests a producer sends (KIP-890). From version 2 on, brokers add
 partitions and groups by themselves, and each end of a transaction raises the producer's epoch. `newest` has the last
@@ -18,9 +18,7 @@ from penstock.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
-from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from penstock.wire.messages.end_txn import EndTxnRequest
-from penstock.wire.messages.init_producer_id import InitProducerIdRequest
 from penstock.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -31,11 +29,8 @@ from penstock.wire_client.requests.errors import check, error_code
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.sentences import commit_refused, partition_refused
 
-TRANSACTION_VERSION: Final = "transaction.version"
 ADDED_BY_BROKERS: Final = 2
 """From this transaction version on, brokers add partitions, and epochs rise."""
-TWO_PHASE_VERSION: Final = 6
-"""The first version of InitProducerId with two-phase commit (KIP-939)."""
 _NEWEST_BEFORE: Final[Mapping[Api, int]] = {Api.PRODUCE: 11, Api.TXN_OFFSET_COMMIT: 4, Api.END_TXN: 4}
 _NEWEST: Final[Mapping[Api, int]] = {Api.PRODUCE: 12, Api.TXN_OFFSET_COMMIT: 5, Api.END_TXN: 5}
 _NEWEST_OF_ALL: Final[Mapping[Api, int]] = {Api.ADD_PARTITIONS_TO_TXN: 3}
@@ -61,21 +56,6 @@ class OpenTransaction(NamedTuple):
     def newest(self, key: Api) -> int | None:
         """The last version of a request that this transaction may use. None: any."""
         return (_NEWEST_BEFORE if self.adds_partitions else _NEWEST).get(key, _NEWEST_OF_ALL.get(key))
-
-
-def features_request() -> ApiVersionsRequest:
-    return ApiVersionsRequest(client_software_name="penstock", client_software_version="1")
-
-
-def read_transaction_version(answer: ApiVersionsResponse) -> int:
-    """0 for brokers without features. Raises ApiError."""
-    check(answer.error_code)
-    return next((one.max_version_level for one in answer.finalized_features if one.name == TRANSACTION_VERSION), 0)
-
-
-def begin_request(transactional_id: str, timeout_ms: int) -> InitProducerIdRequest:
-    """Fences earlier producers of this id, and aborts their open transaction."""
-    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
 
 def add_partitions_request(of: OpenTransaction, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:

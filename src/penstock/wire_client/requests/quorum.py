@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from penstock.wire.messages.describe_quorum import (
@@ -22,6 +22,27 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 VOTER_LISTENER: Final = "CONTROLLER"
 
 
+class QuorumReplica(NamedTuple):
+    node_id: int
+    is_voter: bool
+    log_end_offset: int
+    last_fetch_ms: int | None
+    last_caught_up_ms: int | None
+    address: Address | None
+
+
+class QuorumInfo(NamedTuple):
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    replicas: tuple[QuorumReplica, ...]
+    """Voters first, each sorted by id."""
+
+    def lag(self, replica: QuorumReplica) -> int:
+        end = max(one.log_end_offset for one in self.replicas)
+        return end - replica.log_end_offset
+
+
 def quorum_request() -> DescribeQuorumRequest:
     partitions = [RequestPartitionData(partition_index=0)]
     return DescribeQuorumRequest(topics=[RequestTopicData(topic_name=METADATA_TOPIC, partitions=partitions)])
@@ -38,6 +59,29 @@ def read_quorum(answer: DescribeQuorumResponse) -> ResponsePartitionData:
 def read_voter_addresses(answer: DescribeQuorumResponse) -> dict[int, Address]:
     """The addresses that the leader knows."""
     return {node.node_id: (node.listeners[0].host, node.listeners[0].port) for node in answer.nodes if node.listeners}
+
+
+def read_quorum_info(answer: DescribeQuorumResponse) -> QuorumInfo:
+    """Raises ApiError."""
+    found = read_quorum(answer)
+    addresses = read_voter_addresses(answer)
+    replicas = [
+        QuorumReplica(
+            one.replica_id,
+            is_voter,
+            one.log_end_offset,
+            _time(one.last_fetch_timestamp),
+            _time(one.last_caught_up_timestamp),
+            addresses.get(one.replica_id),
+        )
+        for is_voter, group in ((True, found.current_voters), (False, found.observers))
+        for one in sorted(group, key=lambda one: one.replica_id)
+    ]
+    return QuorumInfo(found.leader_id, found.leader_epoch, found.high_watermark, tuple(replicas))
+
+
+def _time(timestamp_ms: int) -> int | None:
+    return timestamp_ms if timestamp_ms >= 0 else None
 
 
 def add_voter_request(

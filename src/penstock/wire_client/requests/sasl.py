@@ -16,6 +16,8 @@ from binascii import Error as Base64Error
 from collections.abc import Generator
 from typing import TypeAlias
 
+from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest
 from penstock.wire_client.requests.errors import AuthenticationFailed
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
@@ -26,6 +28,15 @@ MECHANISMS = ("PLAIN", *SCRAM_HASHES)
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1 << 20
 _NO_BINDING = "n,,"
 _ATTRIBUTES = re.compile(r"([a-z])=([^,]*)(?:,|$)")
+
+
+def handshake_request(mechanism: str) -> SaslHandshakeRequest:
+    return SaslHandshakeRequest(mechanism=mechanism)
+
+
+def authenticate_request(message: bytes) -> SaslAuthenticateRequest:
+    """With one message of an exchange."""
+    return SaslAuthenticateRequest(auth_bytes=message)
 
 
 def exchange(mechanism: str, username: str, password: str, nonce: str | None = None) -> Exchange:

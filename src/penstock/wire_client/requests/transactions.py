@@ -1,4 +1,4 @@
-"""Requests about transactions: transactional ids, open transactions of partitions, and their end.
+"""Requests about transactions of any producer: transactional ids, open transactions of partitions, and their end.
 
 Must not know: how a coordinator or a leader is reached.
 """
@@ -11,7 +11,6 @@ from typing import NamedTuple
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages import describe_producers, describe_transactions, list_transactions
-from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from penstock.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -19,12 +18,8 @@ from penstock.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from penstock.wire_client.requests.errors import check, error_code
-from penstock.wire_client.requests.sentences import no_such_transactional_id, no_two_phase_commit, partition_refused
-
-FENCING_TIMEOUT_MS = 1
-"""As Kafka's tools: no transaction begins with the producer id that fences."""
-NEVER_MS = 2**31 - 1
-"""The timeout of a transaction that is decided outside of the cluster (two-phase commit, KIP-939)."""
+from penstock.wire_client.requests.producer_ids import NEVER_MS
+from penstock.wire_client.requests.sentences import no_such_transactional_id, partition_refused
 
 
 class TransactionListing(NamedTuple):
@@ -123,34 +118,6 @@ def read_described(
         one.transaction_start_time_ms if one.transaction_start_time_ms >= 0 else None,
         tuple(TopicPartition(topic.topic, index) for topic in one.topics for index in topic.partitions),
     )
-
-
-def fence_request(transactional_id: str) -> InitProducerIdRequest:
-    """Begins a new producer with this id: its predecessor is fenced, and the open transaction is aborted."""
-    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=FENCING_TIMEOUT_MS)
-
-
-def two_phase_request(transactional_id: str) -> InitProducerIdRequest:
-    """Begins a new producer whose transactions are decided outside and never time out (two-phase commit, KIP-939).
-
-    Needs version 6. An older version cannot say so; a broker refuses it then, because the timeout is too long.
-    """
-    return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=NEVER_MS, enable2_pc=True)
-
-
-def read_two_phase(transactional_id: str, answer: InitProducerIdResponse) -> tuple[int, int]:
-    """The producer id and its epoch. Raises ApiError; CONCURRENT_TRANSACTIONS: ask again in some milliseconds."""
-    code = error_code(answer.error_code)
-    if code in (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.INVALID_TRANSACTION_TIMEOUT):
-        raise ApiError(code, no_two_phase_commit(transactional_id))
-    check(answer.error_code, f"transactional id '{transactional_id}': {code.name}")
-    return answer.producer_id, answer.producer_epoch
-
-
-def read_fenced(transactional_id: str, answer: InitProducerIdResponse) -> tuple[int, int]:
-    """The producer id and the new epoch. Raises ApiError."""
-    check(answer.error_code, f"transactional id '{transactional_id}': {error_code(answer.error_code).name}")
-    return answer.producer_id, answer.producer_epoch
 
 
 # -- the leader of a partition ------------------------------------------------------------

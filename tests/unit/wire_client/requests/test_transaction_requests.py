@@ -7,12 +7,8 @@ import pytest
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.codec import decode, encode
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from penstock.wire_client.requests.transactions import (
-    NEVER_MS,
-    TransactionDescription,
-    read_two_phase,
-    two_phase_request,
-)
+from penstock.wire_client.requests.producer_ids import NEVER_MS, read_two_phase, two_phase_request
+from penstock.wire_client.requests.transactions import TransactionDescription
 
 
 def test_two_phase_commit_is_asked_for_in_version_6() -> None:
