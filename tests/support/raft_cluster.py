@@ -19,7 +19,8 @@ from penstock.cluster.quorum import Quorum
 from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.core.raft.settings import Settings
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.machine.channel import SimListener
+from penstock.net.listener import Listener, ListenerBounds
+from penstock.sim.machine.channel import SimSource
 from penstock.sim.machine.world import SimMachine, SimPorts, SimWorld
 from penstock.storage.group_commit import GroupCommit
 
@@ -105,15 +106,9 @@ class Server:
             how_to_vote="",
         )
         handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive, Strangers(), "")
-        self.listener = SimListener(
-            ports.loop,
-            "PLAINTEXT",
-            ports.network.bind(ports.process, PORT, ports.process.host),
-            ConnectionLimits(100 << 20, 64, PIPELINED),
-            max_connections=1000,
-            max_connections_per_ip=1000,
-            max_idle_ms=600_000,
-        )
+        source = SimSource(ports.loop, ports.network.bind(ports.process, PORT, ports.process.host))
+        limits = ConnectionLimits(100 << 20, 64, PIPELINED)
+        self.listener = Listener(ports.loop, "PLAINTEXT", source, limits, ListenerBounds(1000, 1000, 600_000))
         self.dispatcher = Dispatcher([], RequestTimes(ports.clock), private=[handler, introductions(node_id)])
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Listening sockets: they accept connections, bound their number, close idle ones, and drain.
+"""A listener: it bounds the number of its connections, closes idle ones, and drains.
 
 `connections` is insertion-ordered on purpose: nothing here iterates a set.
 """
@@ -6,69 +6,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple
 
-from penstock.model.errors import ConfigError, ProtocolError, Stranger
-from penstock.net.channel import SocketChannel
+from penstock.model.errors import ProtocolError, Stranger
+from penstock.net.accepting import AcceptedChannel, Source
 from penstock.net.complaints import Complaints
 from penstock.net.connection import Connection, ConnectionLimits, Handler
-from penstock.ports.channel import Channel, Receiver
 
-BACKLOG = 512
-ACCEPTS_PER_TURN = 64
 IDLE_SWEEP_S = 1.0
 ON_APPROVAL = 8  # connections above the descriptor limit that may turn out to be nodes of the cluster
 APPROVAL_S = 1.0
 MIN_CONNECTIONS = 16  # accepted even if files have taken the descriptors for connections
 
 
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets for a host. An empty host means all interfaces, IPv4 and IPv6."""
-    try:
-        infos = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise ConfigError(f"cannot resolve the listener's host '{host}': {error.strerror}") from error
-    sockets: list[socket.socket] = []
-    chosen_port = port
-    for family, kind, protocol, _, address in sorted(infos, key=lambda info: info[0]):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind((address[0], chosen_port, *address[2:]))
-            sock.listen(BACKLOG)
-        except OSError as error:
-            sock.close()
-            if family == socket.AF_INET6 and sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                continue  # no IPv6 on this machine
-            for other in sockets:
-                other.close()
-            raise ConfigError(_bind_error(host, port, error)) from error
-        sock.setblocking(False)
-        sockets.append(sock)
-        chosen_port = sock.getsockname()[1]  # port 0: the same free port for both families
-    return sockets
-
-
-def _bind_error(host: str, port: int, error: OSError) -> str:
-    place = f"{host or '*'}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {place}: the port is taken; stop the other process or choose another port"
-    if error.errno == errno.EACCES:
-        return f"cannot listen on {place}: permission denied; ports below 1024 need privileges"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on {place}: this machine has no such address"
-    return f"cannot listen on {place}: {error.strerror}"
-
-
-class AcceptedChannel(Channel, Protocol):
-    """The channel of a connection that was just accepted. Nothing is read before `start`."""
-
-    def start(self, receiver: Receiver) -> None: ...
+class ListenerBounds(NamedTuple):
+    max_connections: int
+    max_connections_per_ip: int
+    max_idle_ms: int
+    max_descriptor: int | None = None
+    """A connection with this descriptor or a higher one is refused, except from nodes. The kernel gives out the lowest
+    free number, so the higher ones are left for files.
+    """
 
 
 class Listener:
@@ -78,26 +37,18 @@ class Listener:
         self,
         loop: asyncio.AbstractEventLoop,
         name: str,
-        sockets: list[socket.socket],
+        source: Source,
         limits: ConnectionLimits,
-        *,
-        max_connections: int,
-        max_connections_per_ip: int,
-        max_idle_ms: int,
-        max_descriptor: int | None = None,
+        bounds: ListenerBounds,
     ) -> None:
-        """`max_descriptor`: a connection with this descriptor or a higher one is refused, except from nodes. The kernel
-        gives out the lowest free number, so the higher ones are left for files."""
-        self._max_descriptor = max_descriptor
         self.refused = 0
         self._loop = loop
         self.name = name
-        self._sockets = sockets
+        self._source = source
         self._handler: Handler | None = None
         self._limits = limits
-        self._max_connections = max_connections
-        self._max_connections_per_ip = max_connections_per_ip
-        self._max_idle_s = max_idle_ms / 1000
+        self._bounds = bounds
+        self._max_idle_s = bounds.max_idle_ms / 1000
         self.connections: dict[Connection, None] = {}
         self._on_approval: dict[Connection, float] = {}
         self._per_ip: dict[str, int] = {}
@@ -111,14 +62,13 @@ class Listener:
 
     @property
     def port(self) -> int:
-        return int(self._sockets[0].getsockname()[1])
+        return self._source.port
 
     def start(self, handler: Handler) -> None:
         """Accepts connections, and passes requests to `handler`."""
         self._handler = handler
-        for sock in self._sockets:
-            self._loop.add_reader(sock.fileno(), self._accept, sock)
         self._sweep = self._loop.call_later(IDLE_SWEEP_S, self._look_around)
+        self._source.open(self)
 
     def hand_over(self, handler: Handler, is_kept: Callable[[Connection], bool]) -> None:
         """Passes requests to `handler` from now on. Closes connections that are not kept; their peers reconnect."""
@@ -129,50 +79,25 @@ class Listener:
             else:
                 connection.abort()
 
-    def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPTS_PER_TURN):
-            try:
-                sock, address = listening.accept()
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                # EMFILE or similar: the kernel keeps the client in the backlog, so accept again soon.
-                self._complaints.not_accepted(self.name, error)
-                self._loop.remove_reader(listening.fileno())
-                self._loop.call_later(0.5, self._accept_again, listening)
-                return
-            if not self.admits(address[0]):
-                sock.close()
-                continue
-            try:
-                channel = SocketChannel(self._loop, sock)
-            except OSError:
-                sock.close()  # the peer has already disconnected
-                continue
-            is_on_approval = not self._is_left_over(sock.fileno())
-            connection = self.adopt(channel)
-            if is_on_approval:
-                self._approve_later(connection)
-
-    def _accept_again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self._loop.add_reader(listening.fileno(), self._accept, listening)
-
     def admits(self, ip: str) -> bool:
         """Whether one more connection from this address is within the bounds."""
-        if len(self.connections) < self._max_connections and self._per_ip.get(ip, 0) < self._max_connections_per_ip:
+        bounds = self._bounds
+        if len(self.connections) < bounds.max_connections and self._per_ip.get(ip, 0) < bounds.max_connections_per_ip:
             return True
         self._note_refusal(ip, "the connection limit is reached")
         return False
+
+    def not_accepted(self, error: OSError) -> None:
+        self._complaints.not_accepted(self.name, error)
 
     def _note_refusal(self, ip: str, reason: str) -> None:
         self.refused += 1
         self._complaints.refused(ip, self.name, reason)
 
-    def _is_left_over(self, descriptor: int) -> bool:
+    def _is_left_over(self, descriptor: int | None) -> bool:
         """Whether the descriptor is not reserved for logs."""
-        most = self._max_descriptor
-        return most is None or descriptor < most or len(self.connections) < MIN_CONNECTIONS
+        most = self._bounds.max_descriptor
+        return most is None or descriptor is None or descriptor < most or len(self.connections) < MIN_CONNECTIONS
 
     def _approve_later(self, connection: Connection) -> None:
         """Gives the connection a second to prove that it is a node: a flood of clients must not keep nodes out. If more
@@ -188,9 +113,10 @@ class Listener:
             self._note_refusal(connection.channel.peer[0], reason)
             connection.abort()
 
-    def adopt(self, channel: AcceptedChannel) -> Connection:
-        """Serves a new connection from any network."""
+    def adopt(self, channel: AcceptedChannel, descriptor: int | None = None) -> Connection:
+        """Serves a new connection from any network. `descriptor`: of its socket, if it has one."""
         assert self._handler is not None
+        is_on_approval = not self._is_left_over(descriptor)
         connection = Connection(self._loop, channel, self._handler, self._limits, self._closed)
         self.accepted += 1
         connection.id = f"{self.name}-{channel.peer[0]}:{channel.peer[1]}-{self.accepted}"
@@ -199,6 +125,8 @@ class Listener:
         ip = channel.peer[0]
         self._per_ip[ip] = self._per_ip.get(ip, 0) + 1
         channel.start(connection)
+        if is_on_approval:
+            self._approve_later(connection)
         return connection
 
     def _closed(self, connection: Connection, error: Exception | None) -> None:
@@ -239,10 +167,7 @@ class Listener:
             late.abort(ProtocolError("its incomplete request holds memory that other connections wait for"))
 
     def stop_accepting(self) -> None:
-        for sock in self._sockets:
-            if self._handler is not None:
-                self._loop.remove_reader(sock.fileno())
-            sock.close()
+        self._source.close()
         if self._sweep:
             self._sweep.cancel()
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.model.errors import ConfigError
-from penstock.net.listener import bind
+from penstock.net.accepting import bind
 from penstock.observability.channel import Pages
 from penstock.observability.channel import serve as serve_pages
 from penstock.observability.logs import current_format

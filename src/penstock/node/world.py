@@ -12,8 +12,9 @@ from typing import Protocol
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
+from penstock.net.accepting import ListeningSockets, bind
 from penstock.net.connection import ConnectionLimits
-from penstock.net.listener import Listener, bind
+from penstock.net.listener import Listener, ListenerBounds
 from penstock.node.gateway import Gateway, GatewaySettings
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
@@ -135,16 +136,14 @@ class OsWorld:
     def listen(
         self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
     ) -> Listener:
-        return Listener(
-            loop,
-            endpoint.name,
-            bind(endpoint.host, endpoint.port),
-            limits,
-            max_connections=config.max_connections,
-            max_connections_per_ip=config.max_connections_per_ip,
-            max_idle_ms=config.connections_max_idle_ms,
-            max_descriptor=max_connection_descriptor(),
+        source = ListeningSockets(loop, bind(endpoint.host, endpoint.port))
+        bounds = ListenerBounds(
+            config.max_connections,
+            config.max_connections_per_ip,
+            config.connections_max_idle_ms,
+            max_connection_descriptor(),
         )
+        return Listener(loop, endpoint.name, source, limits, bounds)
 
     def gateway(self, config: BrokerConfig) -> Gateway | None:
         return Gateway(GatewaySettings.of(config))

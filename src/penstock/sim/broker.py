@@ -14,12 +14,12 @@ from typing import Any
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
 from penstock.net.connection import ConnectionLimits
-from penstock.net.listener import Listener
+from penstock.net.listener import Listener, ListenerBounds
 from penstock.node.gateway import Gateway
 from penstock.node.node import Node, no_supervisor
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
-from penstock.sim.machine.channel import SimListener
+from penstock.sim.machine.channel import SimSource
 from penstock.sim.machine.threads import SimFlusher, SimRecordWorkers, SimRewriter, SimWorkers
 from penstock.sim.machine.world import SimPorts
 
@@ -78,15 +78,9 @@ class SimNodeWorld:
         self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limits: ConnectionLimits, config: BrokerConfig
     ) -> Listener:
         ports = self._ports
-        return SimListener(
-            loop,
-            endpoint.name,
-            ports.network.bind(ports.process, endpoint.port, endpoint.host),
-            limits,
-            max_connections=config.max_connections,
-            max_connections_per_ip=config.max_connections_per_ip,
-            max_idle_ms=config.connections_max_idle_ms,
-        )
+        source = SimSource(loop, ports.network.bind(ports.process, endpoint.port, endpoint.host))
+        bounds = ListenerBounds(config.max_connections, config.max_connections_per_ip, config.connections_max_idle_ms)
+        return Listener(loop, endpoint.name, source, limits, bounds)
 
     def gateway(self, config: BrokerConfig) -> Gateway | None:
         return None

@@ -25,7 +25,7 @@ from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
 from penstock.sim.workload.early import EarlyWriter
 from penstock.sim.workload.producers import IdempotentLane
-from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.readers import WITH_HOLES, Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.tuner import BROKERS, Tuner
 from penstock.sim.workload.unclean import UNCLEAN
@@ -161,7 +161,7 @@ class Stage:
         caller, time = self.caller(f"scrubber of {number}", patience_s=0.5), self.world.loop.time
         readers = [Reader(caller, self.history, self.plan.places, lambda *_: number)]
         if self.plan.is_compacting:
-            readers.append(Reader(caller, self.keyed, [KEYED], lambda *_: number, may_have_holes=True))
+            readers.append(Reader(caller, self.keyed, [KEYED], lambda *_: number, WITH_HOLES))
         ends_s = time() + SCRUBBED_S
         await asyncio.gather(*(reader.run(lambda: time() >= ends_s, 0.01) for reader in readers))
 

@@ -37,7 +37,8 @@ from penstock.core.metadata.records import ConfigChanged, TopicCreated
 from penstock.core.metadata.requests import OngoingReassignment, PartitionAnswer
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.machine.channel import SimListener
+from penstock.net.listener import Listener, ListenerBounds
+from penstock.sim.machine.channel import SimSource
 from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_response, encode_request, read_response_header
@@ -110,9 +111,8 @@ class SmallBroker:
         )
         bound = ports.network.bind(ports.process, PORT, ports.process.host)
         limits = ConnectionLimits(1 << 20, 100, PIPELINED)
-        listener = SimListener(
-            ports.loop, "OUTSIDE", bound, limits, max_connections=100, max_connections_per_ip=100, max_idle_ms=0
-        )
+        source = SimSource(ports.loop, bound)
+        listener = Listener(ports.loop, "OUTSIDE", source, limits, ListenerBounds(100, 100, 0))
         listener.start(self.dispatcher)
 
     async def change_config(

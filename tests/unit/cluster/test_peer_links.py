@@ -17,7 +17,8 @@ from penstock.cluster.peer_links import MAX_QUEUED, PeerLinks
 from penstock.cluster.raft_codec import PING, Hello, encode, encode_hello
 from penstock.core.raft.messages import TimeoutNow
 from penstock.net.connection import ConnectionLimits
-from penstock.sim.machine.channel import SimListener
+from penstock.net.listener import Listener, ListenerBounds
+from penstock.sim.machine.channel import SimSource
 from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.peers import peer_answer, peer_frame
 from raft_cluster import PORT, host_of
@@ -51,15 +52,9 @@ class Peer:
             self,
             self.links.directory_id,
         )
-        self.listener = SimListener(
-            ports.loop,
-            "PLAINTEXT",
-            ports.network.bind(ports.process, PORT, ports.process.host),
-            ConnectionLimits(1 << 20, 64, PIPELINED),
-            max_connections=10,
-            max_connections_per_ip=10,
-            max_idle_ms=600_000,
-        )
+        source = SimSource(ports.loop, ports.network.bind(ports.process, PORT, ports.process.host))
+        limits = ConnectionLimits(1 << 20, 64, PIPELINED)
+        self.listener = Listener(ports.loop, "PLAINTEXT", source, limits, ListenerBounds(10, 10, 600_000))
         self.listener.start(
             Dispatcher([], RequestTimes(ports.clock), private=[handler, introductions(node_id, directory_id=disk)])
         )

@@ -7,13 +7,15 @@ import errno
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 from test_connection import PIPELINED_KEY, FakeChannel, frame
 from test_request_memory import feed
 
+from penstock.net.accepting import ListeningSockets, bind
 from penstock.net.connection import INITIAL_BUFFER_BYTES, Connection, ConnectionLimits
-from penstock.net.listener import MIN_CONNECTIONS, ON_APPROVAL, Listener, bind
+from penstock.net.listener import MIN_CONNECTIONS, ON_APPROVAL, Listener, ListenerBounds
 from penstock.net.request_memory import MAX_HOLD_S, RequestMemory
 from penstock.ports.channel import Receiver
 from penstock.runtime.descriptors import max_connection_descriptor
@@ -27,17 +29,12 @@ def answer(connection: Connection, slot: int, frame: memoryview) -> None:
 async def listen() -> AsyncIterator[Callable[[int | None], Listener]]:
     made: list[Listener] = []
 
-    def start(max_descriptor: int | None) -> Listener:
-        listener = Listener(
-            asyncio.get_running_loop(),
-            "PLAINTEXT",
-            bind("127.0.0.1", 0),
-            ConnectionLimits(1 << 20, 5, frozenset()),
-            max_connections=1000,
-            max_connections_per_ip=1000,
-            max_idle_ms=0,
-            max_descriptor=max_descriptor,
-        )
+    def start(max_descriptor: int | None, sockets: list[socket.socket] | None = None) -> Listener:
+        loop = asyncio.get_running_loop()
+        limits = ConnectionLimits(1 << 20, 5, frozenset())
+        bounds = ListenerBounds(1000, 1000, 0, max_descriptor)
+        source = ListeningSockets(loop, sockets or bind("127.0.0.1", 0))
+        listener = Listener(loop, "PLAINTEXT", source, limits, bounds)
         listener.start(answer)
         made.append(listener)
         return listener
@@ -110,9 +107,7 @@ async def test_an_idle_buffer_is_freed_and_its_connection_kept_when_memory_is_sh
     clock = [0.0]
     memory = RequestMemory(1 << 20, lambda: clock[0])
     limits = ConnectionLimits(8 << 20, 5, frozenset(), memory=memory)
-    listener = Listener(
-        loop, "PLAINTEXT", [], limits, max_connections=9, max_connections_per_ip=9, max_idle_ms=0, max_descriptor=None
-    )
+    listener = Listener(loop, "PLAINTEXT", ListeningSockets(loop, []), limits, ListenerBounds(9, 9, 0))
     listener.start(answer)
     idle, busy, waiting = (listener_peer(listener) for _ in range(3))
     feed(*idle, frame(PIPELINED_KEY, bytes(200_000)))
@@ -156,18 +151,15 @@ class ShortSocket:
             raise OSError(errno.EMFILE, "Too many open files")
         return self.whole.accept()
 
-    def fileno(self) -> int:
-        return self.whole.fileno()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
 
 
 async def test_without_descriptors_it_waits_and_does_not_spin(
-    listen: Callable[[int | None], Listener], caplog: pytest.LogCaptureFixture
+    listen: Callable[..., Listener], caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = listen(None)
-    loop = asyncio.get_running_loop()
-    short = ShortSocket(listener._sockets[0])
-    loop.remove_reader(short.fileno())
-    loop.add_reader(short.fileno(), listener._accept, short)
+    short = ShortSocket(bind("127.0.0.1", 0)[0])
+    listener = listen(None, [short])
     client = socket.create_connection(("127.0.0.1", listener.port))
     with caplog.at_level(logging.WARNING):
         await asyncio.sleep(0.1)

@@ -11,7 +11,7 @@ from penstock.records.batch import CRC_START, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import History, Place, Violation
 from penstock.sim.workload.caller import Caller, Leader
-from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.readers import WITH_HOLES, Reader
 from penstock.wire.messages.fetch import PartitionData
 
 PLACE = Place("data", 0)
@@ -48,7 +48,7 @@ def test_a_batch_that_lost_its_last_records(reader: Reader) -> None:
 
 def test_compaction_may_have_taken_the_last_records() -> None:
     caller = Caller([("node-1", 9092)], "keys", Random(0), 1.0)
-    reader = Reader(caller, History(lambda: 0.0), [PLACE], may_have_holes=True)
+    reader = Reader(caller, History(lambda: 0.0), [PLACE], manner=WITH_HOLES)
     assert reader._take(PLACE, LEADER, 0, answer(batch(2, 2))) == 3
 
 

@@ -34,41 +34,46 @@ class Patience:
     def __init__(self, target: Target, topic: str) -> None:
         self._target = target
         self._topic = topic
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
 
     def heard(self) -> None:
-        self._heard_at = time.monotonic()
+        self.heard_at = time.monotonic()
 
     def wait(self) -> None:
-        if time.monotonic() - self._heard_at > self._target.timeout_s:
+        if time.monotonic() - self.heard_at > self._target.timeout_s:
             self._target.check()
             raise PenstockError(f"no records from {self._topic} for {self._target.timeout_s:g} s before its end")
 
 
-class GroupPatience(Patience):
+class GroupPatience:
     """Waits longer during a rebalance: a group assigns nothing until the session of a lost member times out."""
 
     def __init__(self, target: Target, topic: str, consumer: BlockingConsumer, group_id: str) -> None:
-        super().__init__(target, topic)
+        self._target = target
+        self._topic = topic
+        self._assigned = Patience(target, topic)
         self._consumer = consumer
         self._group_id = group_id
-        self._looked_at = self._heard_at
+        self._looked_at = self._assigned.heard_at
         self._has_told = False
         self._has_partitions = False
+
+    def heard(self) -> None:
+        self._assigned.heard()
 
     def wait(self) -> None:
         if self._consumer.assignment():
             if not self._has_partitions:
                 self._has_partitions = True
                 self.heard()
-            super().wait()
+            self._assigned.wait()
             return
         self._has_partitions = False
         now = time.monotonic()
         if now - self._looked_at < min(LOOK_S, self._target.timeout_s / 2):
             return
         self._looked_at = now
-        waited_s = now - self._heard_at
+        waited_s = now - self._assigned.heard_at
         # The time that is left. A rebalance that waits for a member may take longer.
         left_s = self._target.timeout_s - waited_s
         target = replace(self._target, timeout_s=max(left_s, SHORT_LOOK_S) if left_s > 0 else LOOK_S)

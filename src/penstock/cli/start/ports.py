@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.config.broker import BrokerConfig
 from penstock.config.gateway import HTTP_LISTENER, LINE_LISTENER
 from penstock.model.errors import ConfigError
-from penstock.net.listener import bind
+from penstock.net.accepting import bind
 from penstock.node.local_nodes import bracketed, free_ports
 
 FIRST_PORT = 9092

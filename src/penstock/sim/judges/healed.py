@@ -20,9 +20,9 @@ from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane
-from penstock.sim.workload.readers import Reader
-from penstock.sim.workload.transformers import Transformer, made, sources
-from penstock.sim.workload.trimmed import TRIMMED, TrimmedReader, Trimmer
+from penstock.sim.workload.readers import WITH_HOLES, Manner, Reader
+from penstock.sim.workload.transformers import CALM, Transformer, made, sources
+from penstock.sim.workload.trimmed import TRIMMED, TRIMMED_READS, Trimmer
 from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
 
 GATHERED_WITHIN_S = 30.0
@@ -141,7 +141,7 @@ class Healed:
                 history = stage.history if is_plain else stage.keyed if place == KEYED else unheard
                 start = stage.watch.log_starts(place)[number]
                 this_one = partial(_this_one, number)
-                reader = Reader(caller, history, [place], this_one, may_have_holes=not is_plain, begins_at=start)
+                reader = Reader(caller, history, [place], this_one, Manner(start, may_have_holes=not is_plain))
                 done = partial(_has_read, reader, place, end - 1)
                 await stage.within(f"mending {place} on {number}", reader.run(done, 0.0))
         await self.get_well()
@@ -177,7 +177,7 @@ class Healed:
         last = max((write.offset for write in stage.keyed.writes), default=-1)
 
         async def read(history: History) -> None:
-            reader = Reader(stage.caller("last:keyed"), history, [KEYED], may_have_holes=True)
+            reader = Reader(stage.caller("last:keyed"), history, [KEYED], manner=WITH_HOLES)
             await stage.within(f"reading {KEYED}", reader.run(partial(_has_read, reader, KEYED, last), 0.0))
 
         while True:
@@ -202,7 +202,7 @@ class Healed:
             caller = stage.caller(f"resumes:{number}")
             for offset in sorted(random.sample(range(end), min(RESUMED, end))):
                 this_one = partial(_this_one, number)
-                reader = Reader(caller, stage.keyed, [KEYED], this_one, may_have_holes=True, begins_at=offset)
+                reader = Reader(caller, stage.keyed, [KEYED], this_one, Manner(offset, may_have_holes=True))
                 done = partial(_has_read, reader, KEYED, offset)
                 await stage.within(f"reading {KEYED}@{offset} from {number}", reader.run(done, 0.0))
 
@@ -226,7 +226,7 @@ class Healed:
         stage = self._stage
         last = max(write.offset for write in stage.trimmed.writes)
         found = History(stage.world.loop.time)
-        reader = TrimmedReader(stage.caller("last:trimmed"), found, [TRIMMED])
+        reader = Reader(stage.caller("last:trimmed"), found, [TRIMMED], manner=TRIMMED_READS)
         await stage.within(f"reading {TRIMMED}", reader.run(partial(_has_read, reader, TRIMMED, last), 0.0))
         return found.seen.get(TRIMMED, {}), stage.watch.least_bytes(TRIMMED)
 
@@ -265,9 +265,7 @@ class Healed:
         for source in sources(plan.sources):
             end = max((write.offset + 1 for write in stage.rows.writes if write.place == source), default=0)
             caller = stage.caller(f"last of {source}")
-            last = Transformer(
-                caller, stage.transactions, stage.rows, source, made(plan.made), stage.now_ms, is_calm=True
-            )
+            last = Transformer(caller, stage.transactions, stage.rows, source, made(plan.made), stage.now_ms, CALM)
             try:
                 async with asyncio.timeout(SETTLED_WITHIN_S):
                     await last.finish(end)
@@ -290,9 +288,7 @@ class Healed:
         reads: dict[Place, int] = {}
         for source in sources(plan.sources):
             caller = self._stage.caller(f"auditor of {source}")
-            last = Transformer(
-                caller, self._stage.transactions, self._stage.rows, source, [], self._stage.now_ms, is_calm=True
-            )
+            last = Transformer(caller, self._stage.transactions, self._stage.rows, source, [], self._stage.now_ms, CALM)
 
             async def look(last: Transformer = last, source: Place = source) -> None:
                 reads[source] = await last.position()

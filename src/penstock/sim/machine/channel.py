@@ -1,4 +1,4 @@
-"""The broker's side of a simulated connection: the channel port and its listener.
+"""The broker's side of a simulated connection: the channel port, and the source of a listener's connections.
 
 Follows `net.channel.SocketChannel`: bytes that the peer accepts leave at once, the rest is queued; above the high mark
 the receiver is notified when there is room again; a slice is read from its file in pieces as the peer accepts them;
@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 
+from penstock.net.accepting import Host
 from penstock.net.channel import HIGH_WATER_BYTES, LINGER_S, NOBODY
-from penstock.net.connection import ConnectionLimits, Handler
-from penstock.net.listener import Listener
 from penstock.ports.channel import Part, Receiver
 from penstock.ports.disk import FileSlice
 from penstock.sim.machine.disk import SimFile
@@ -146,29 +146,25 @@ class SimChannel:
         receiver.closed(error)
 
 
-class SimListener(Listener):
-    """A listener whose connections come from the simulated network."""
+class SimSource:
+    """A `net.accepting.Source`: connections that come from the simulated network."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, name: str, bound: Listening, limits: ConnectionLimits, **bounds: int
-    ) -> None:
-        super().__init__(loop, name, [], limits, **bounds)
+    def __init__(self, loop: asyncio.AbstractEventLoop, bound: Listening) -> None:
+        self._loop = loop
         self._bound = bound
 
     @property
     def port(self) -> int:
         return self._bound.address[1]
 
-    def start(self, handler: Handler) -> None:
-        super().start(handler)
-        self._bound.accept(self._connected)
+    def open(self, host: Host) -> None:
+        self._bound.accept(partial(self._connected, host))
 
-    def _connected(self, endpoint: Endpoint) -> None:
-        if self.admits(endpoint.peer[0]):
-            self.adopt(SimChannel(self._loop, endpoint))
+    def _connected(self, host: Host, endpoint: Endpoint) -> None:
+        if host.admits(endpoint.peer[0]):
+            host.adopt(SimChannel(self._loop, endpoint))
         else:
             endpoint.abort()
 
-    def stop_accepting(self) -> None:
-        super().stop_accepting()
+    def close(self) -> None:
         self._bound.close()

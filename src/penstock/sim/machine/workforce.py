@@ -19,11 +19,11 @@ from penstock.sim.workload.keyed import KeyedLane
 from penstock.sim.workload.loners import Loner
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import PlainWriter
-from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.readers import WITH_HOLES, Reader
 from penstock.sim.workload.reborn import Reborn
 from penstock.sim.workload.strangers import Impostor
-from penstock.sim.workload.transformers import MADE, ROWS, Transformer, made, sources
-from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TrimmedReader, Trimmer
+from penstock.sim.workload.transformers import MADE, ROWS, Habits, Transformer, made, sources
+from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TRIMMED_READS, Trimmer
 from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
 from penstock.sim.workload.tuner import BROKERS, Tuner
 from penstock.sim.workload.unclean import SETTINGS as UNCLEAN_SETTINGS
@@ -109,12 +109,12 @@ class Workforce:
                 writers.append(stage.spawn("keyed", keyed.run(stage.has_ended, 0.1)))
             caller = stage.caller("keys")
             choose = partial(_any_replica, caller)
-            reader = Reader(caller, stage.keyed, [KEYED], choose, may_have_holes=True)
+            reader = Reader(caller, stage.keyed, [KEYED], choose, WITH_HOLES)
             others.append(stage.spawn("keys", reader.run(stage.has_ended, 0.05)))
         if plan.is_compacting and plan.has_tuner:
             caller = stage.caller("resuming")
             choose = partial(_any_replica, caller)
-            reader = Reader(caller, stage.keyed, [KEYED], choose, may_have_holes=True, jump_chance=JUMP_CHANCE)
+            reader = Reader(caller, stage.keyed, [KEYED], choose, WITH_HOLES._replace(jump_chance=JUMP_CHANCE))
             others.append(stage.spawn("keys", reader.run(stage.has_ended, 0.1)))
         if plan.has_replica_reader:
             caller = stage.caller("any")
@@ -139,7 +139,7 @@ class Workforce:
             for number in range(2):
                 lane = stage.lane(stage.caller(f"t{number}"), stage.trimmed, TRIMMED)
                 writers.append(stage.spawn("trimmed", lane.run(stage.has_ended, 0.15)))
-            trimmed = TrimmedReader(stage.caller("trimmed"), stage.trimmed, [TRIMMED])
+            trimmed = Reader(stage.caller("trimmed"), stage.trimmed, [TRIMMED], manner=TRIMMED_READS)
             others.append(stage.spawn("trimmed", trimmed.run(stage.has_ended, 0.1)))
             trimmer = Trimmer(stage.caller("trimmer"), stage.trimmed)
             others.append(stage.spawn("trimmer", trimmer.run(stage.has_ended, 0.6, trimmed)))
@@ -190,9 +190,7 @@ class Workforce:
                     source,
                     places,
                     stage.now_ms,
-                    is_slow=plan.is_slow,
-                    has_two_phases=plan.has_two_phases,
-                    has_odd_ends=plan.has_odd_ends,
+                    Habits(plan.is_slow, has_two_phases=plan.has_two_phases, has_odd_ends=plan.has_odd_ends),
                 )
                 writers.append(stage.spawn(name, one.run(stage.has_ended, random.uniform(0.005, 0.15))))
         reader = CommittedReader(stage.caller("committed"), stage.transactions, places)

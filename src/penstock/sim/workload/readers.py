@@ -9,7 +9,7 @@ watermark they saw. Must not know: faults, checkers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from crc32c import crc32c
 
@@ -46,6 +46,22 @@ def _written(record: Record) -> bytes:
     return (record.headers[0][1] or b"") if record.headers else b""
 
 
+class Manner(NamedTuple):
+    """How a reader reads, and what it may meet."""
+
+    begins_at: int = 0
+    may_have_holes: bool = False
+    """The partition is compacted."""
+    is_trimmed: bool = False
+    """The oldest records may be deleted: then it continues at the beginning of the log."""
+    jump_chance: float = 0.0
+    """Of returning to any offset after a read, like a consumer that resumes at its committed offset."""
+
+
+PLAIN = Manner()
+WITH_HOLES = Manner(may_have_holes=True)
+
+
 class Reader:
     def __init__(
         self,
@@ -53,25 +69,19 @@ class Reader:
         history: History,
         places: Sequence[Place],
         choose: Callable[[Place, Leader], int] = lambda place, leader: leader.node_id,
-        *,
-        may_have_holes: bool = False,
-        begins_at: int = 0,
-        jump_chance: float = 0.0,
+        manner: Manner = PLAIN,
     ) -> None:
-        """`choose` selects the broker; `may_have_holes`: the partition is compacted; `jump_chance`: of returning to any
-        offset after a read, like a consumer that resumes at its committed offset."""
-        self._jump_chance = jump_chance
+        """`choose` selects the broker."""
         self._choose = choose
-        self._may_have_holes = may_have_holes
+        self._manner = manner
         self._caller = caller
         self._history = history
-        self._begins_at = begins_at
-        self.positions = dict.fromkeys(places, begins_at)
+        self.positions = dict.fromkeys(places, manner.begins_at)
         self._shown: dict[Place, tuple[int, int]] = {}  # the highest high watermark, and its leader epoch
         self._asked: dict[Place, int] = {}  # leader epoch of the last request for its end
 
     async def run(self, is_over: Callable[[], bool], pause_s: float) -> None:
-        caller = self._caller
+        caller, manner = self._caller, self._manner
         while not is_over():
             for place in self.positions:
                 try:
@@ -84,9 +94,9 @@ class Reader:
                     await caller.look_again(place)
                 else:
                     if not moved and caller.random.random() < AGAIN_CHANCE:
-                        self.positions[place] = self._begins_at
-                    if self._jump_chance and caller.random.random() < self._jump_chance:
-                        self.positions[place] = caller.random.randint(self._begins_at, self.positions[place])
+                        self.positions[place] = manner.begins_at
+                    if manner.jump_chance and caller.random.random() < manner.jump_chance:
+                        self.positions[place] = caller.random.randint(manner.begins_at, self.positions[place])
             await caller.pause(pause_s)
 
     async def read(self, place: Place) -> bool:
@@ -143,6 +153,12 @@ class Reader:
 
     async def _miss(self, place: Place, leader: Leader, position: int) -> None:
         """The leader answers that it has nothing there."""
+        if self._manner.is_trimmed:
+            start = await self._offset_at(place, leader, EARLIEST)
+            self._caller.counts["trimmed"] += 1
+            if start > position:
+                self.positions[place] = start
+            raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{place} begins at {start}")
         raise Violation(
             "a read is stable",
             f"{self._caller.name} read {place} up to {position}, and broker {leader.node_id} (epoch {leader.epoch}) "
@@ -208,7 +224,7 @@ class Reader:
             for record in records_of(header, batch):
                 if record.offset < position:
                     continue
-                if record.offset != position and not self._may_have_holes:
+                if record.offset != position and not self._manner.may_have_holes:
                     raise Violation(
                         "offsets have no holes",
                         f"{self._caller.name} reads {place} at {position} and gets {record.offset} from broker "
@@ -218,7 +234,7 @@ class Reader:
                 self._history.saw(place, record.offset, value, self._caller.name, leader.node_id, leader.epoch)
                 position = record.offset + 1
             if position < header.next_offset:
-                if not self._may_have_holes:
+                if not self._manner.may_have_holes:
                     raise Violation(
                         "offsets have no holes",
                         f"{self._caller.name} reads {place} and gets a batch up to {header.next_offset} that ends at "

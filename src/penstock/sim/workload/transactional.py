@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
@@ -79,6 +79,17 @@ VANISHES_CHANCE = 0.01
 """Of a process, at each request: while it is under way."""
 
 
+class Temper(NamedTuple):
+    version: int
+    """The transaction version."""
+    timeout_ms: int
+    is_calm: bool = False
+    """It asks for everything once, and does not vanish."""
+    is_two_phase: bool = False
+    begins_once: bool = False
+    """It asks for InitProducerId once, too."""
+
+
 class TransactionalProducer:
     def __init__(
         self,
@@ -86,26 +97,20 @@ class TransactionalProducer:
         history: TransactionHistory,
         transactional_id: str,
         instance: int,
-        *,
-        version: int,
-        timeout_ms: int,
+        temper: Temper,
         now_ms: Callable[[], int],
-        is_calm: bool = False,
-        is_two_phase: bool = False,
-        begins_once: bool = False,
     ) -> None:
-        """`is_calm`: it asks for everything once, and does not vanish. `begins_once`: InitProducerId too."""
         self._caller = caller
         self._history = history
         self.transactional_id = transactional_id
         self.instance = instance
-        self.timeout_ms = timeout_ms
-        self.version = version
-        self.is_two_phase = is_two_phase
-        self._begins_once = begins_once
+        self.timeout_ms = temper.timeout_ms
+        self.version = temper.version
+        self.is_two_phase = temper.is_two_phase
+        self._begins_once = temper.begins_once
         self._now_ms = now_ms
-        self._sends_late = not is_calm and version >= ADDED_BY_BROKERS
-        self._vanishes_chance = 0.0 if is_calm else VANISHES_CHANCE
+        self._sends_late = not temper.is_calm and temper.version >= ADDED_BY_BROKERS
+        self._vanishes_chance = 0.0 if temper.is_calm else VANISHES_CHANCE
         self._vanishes_at_end_chance = self._vanishes_chance
         self._gives_up_s = caller.random.uniform(*GIVES_UP_S)
         self.producer_id = self.epoch = -1

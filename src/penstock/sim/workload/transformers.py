@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Place
@@ -22,7 +22,7 @@ from penstock.sim.judges.transactions import Attempt, Sent, SourceRead, Transact
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.transaction_codes import MustAbort, ProducerOver, Unheard, Vanished
-from penstock.sim.workload.transactional import TransactionalProducer
+from penstock.sim.workload.transactional import Temper, TransactionalProducer
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -87,6 +87,16 @@ class _Prepared(Exception):
         self.attempt = attempt
 
 
+class Habits(NamedTuple):
+    is_slow: bool = False
+    is_calm: bool = False
+    has_two_phases: bool = False
+    has_odd_ends: bool = False
+
+
+CALM = Habits(is_calm=True)
+
+
 class Transformer:
     """One supervisor of one transactional id: it runs one instance after the other."""
 
@@ -98,21 +108,14 @@ class Transformer:
         source: Place,
         places: Sequence[Place],
         now_ms: Callable[[], int],
-        *,
-        is_slow: bool = False,
-        is_calm: bool = False,
-        has_two_phases: bool = False,
-        has_odd_ends: bool = False,
+        habits: Habits,
     ) -> None:
         self._caller = caller
         self._history = history
         self._source = source
         self._places = list(places)
         self._now_ms = now_ms
-        self._is_slow = is_slow
-        self._is_calm = is_calm
-        self._has_two_phases = has_two_phases
-        self._has_odd_ends = has_odd_ends
+        self._habits = habits
         self.transactional_id = f"transformer-{source.partition}"
         self._reader = Reader(caller, rows, [source])
         self._numbers = 0
@@ -131,7 +134,7 @@ class Transformer:
             await self._caller.pause(AWAY_S)
         if self._under_way:
             await asyncio.gather(*self._under_way)
-        if self._has_two_phases:
+        if self._habits.has_two_phases:
             await self._take_over()
 
     async def _take_over(self) -> None:
@@ -195,19 +198,17 @@ class Transformer:
         random = self._caller.random
         self._history.counts["instances"] += 1
         if is_two_phase is None:
-            is_two_phase = self._has_two_phases and random.random() < TWO_PHASE_CHANCE
-        return TransactionalProducer(
-            self._caller,
-            self._history,
-            self.transactional_id,
-            self._history.counts["instances"],
+            is_two_phase = self._habits.has_two_phases and random.random() < TWO_PHASE_CHANCE
+        habits = self._habits
+        temper = Temper(
             version=random.choice((0, 2)) if version is None else version,
-            timeout_ms=random.randint(*(SLOW_TIMEOUTS_MS if self._is_slow else TIMEOUTS_MS)),
-            now_ms=self._now_ms,
-            is_calm=self._is_calm,
+            timeout_ms=random.randint(*(SLOW_TIMEOUTS_MS if habits.is_slow else TIMEOUTS_MS)),
+            is_calm=habits.is_calm,
             is_two_phase=is_two_phase,
-            begins_once=self._has_two_phases,  # a late one would abort what another has prepared
+            begins_once=habits.has_two_phases,  # a late one would abort what another has prepared
         )
+        number = self._history.counts["instances"]
+        return TransactionalProducer(self._caller, self._history, self.transactional_id, number, temper, self._now_ms)
 
     async def _live(self, producer: TransactionalProducer, is_over: Callable[[], bool], pause_s: float) -> None:
         await producer.begin()
@@ -222,14 +223,14 @@ class Transformer:
         """Run one transaction. Returns the position in the source afterwards."""
         rows = await self._read(position, most)
         await producer.refresh()
-        has_odd_ends = self._has_odd_ends and not producer.adds_partitions
+        has_odd_ends = self._habits.has_odd_ends and not producer.adds_partitions
         if has_odd_ends and self._caller.random.random() < NOTHING_CHANCE:
             await producer.end_nothing(is_commit=self._caller.random.random() < COMMITS_NOTHING_CHANCE)
         attempt = self._history.begin(
             self.transactional_id, producer.instance, (producer.producer_id, producer.epoch), self._source
         )
         attempt.rows = rows
-        is_commit = self._is_calm or self._caller.random.random() >= ABORTS_CHANCE
+        is_commit = self._habits.is_calm or self._caller.random.random() >= ABORTS_CHANCE
         try:
             await self._fill(producer, attempt)
         except MustAbort as error:
@@ -244,7 +245,7 @@ class Transformer:
         if has_odd_ends and self._caller.random.random() < OVERDUE_CHANCE:
             await asyncio.sleep(self._caller.random.uniform(*OVERDUE) * producer.timeout_ms / 1000)
             is_commit = False
-        if self._is_slow and self._caller.random.random() < LAST_CHANCE:
+        if self._habits.is_slow and self._caller.random.random() < LAST_CHANCE:
             await asyncio.sleep(self._caller.random.uniform(*LASTS) * producer.timeout_ms / 1000)
         await producer.end(attempt, is_commit=is_commit)
         return rows.stop if is_commit else position
@@ -256,7 +257,7 @@ class Transformer:
             await producer.add_partitions(list(batches))
         for sent in batches.values():
             await self._linger(producer)
-            if not self._is_calm and random.random() < CARELESS_CHANCE:
+            if not self._habits.is_calm and random.random() < CARELESS_CHANCE:
                 producer.send_carelessly(sent)
                 raise MustAbort("careless")
             await producer.produce(sent)
@@ -280,11 +281,11 @@ class Transformer:
     async def _linger(self, producer: TransactionalProducer) -> None:
         """Sometimes die, or sleep for about as long as the transaction may take. Raises Vanished."""
         random = self._caller.random
-        if self._is_calm:
+        if self._habits.is_calm:
             return
         if random.random() < DIES_CHANCE:
             raise Vanished("between two requests")
-        if self._is_slow and random.random() < DOZE_CHANCE:
+        if self._habits.is_slow and random.random() < DOZE_CHANCE:
             await asyncio.sleep(random.uniform(*DOZES) * producer.timeout_ms / 1000)
         if random.random() < SLEEP_CHANCE:
             self._history.counts["slept"] += 1

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Outcome, Place
-from penstock.sim.workload.caller import TROUBLE, Caller, Leader
-from penstock.sim.workload.readers import EARLIEST, Reader
+from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.readers import Manner, Reader
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -25,18 +24,8 @@ TIMEOUT_MS = 1000
 RETRY_S = 0.1
 RETENTION_BYTES = 6000
 SETTINGS = {"internal.segment.bytes": "2048"}
+TRIMMED_READS = Manner(is_trimmed=True)
 RETAINED = {"retention.bytes": str(RETENTION_BYTES)}
-
-
-class TrimmedReader(Reader):
-    """Continues at the beginning of the log if its next record is gone."""
-
-    async def _miss(self, place: Place, leader: Leader, position: int) -> None:
-        start = await self._offset_at(place, leader, EARLIEST)
-        self._caller.counts["trimmed"] += 1
-        if start > position:
-            self.positions[place] = start
-        raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{place} begins at {start}")
 
 
 class Trimmer:
@@ -46,7 +35,7 @@ class Trimmer:
         self._caller = caller
         self._history = history
 
-    async def run(self, is_over: Callable[[], bool], pause_s: float, reader: TrimmedReader) -> None:
+    async def run(self, is_over: Callable[[], bool], pause_s: float, reader: Reader) -> None:
         while not is_over():
             await self._caller.pause(pause_s)
             position = reader.positions[TRIMMED]
