@@ -26,6 +26,7 @@ from penstock.core.metadata.records import BrokerRegistered, ConfigChanged, Topi
 from penstock.net.connection import Connection
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
+from penstock.wire.codec import RequestHeader
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
 
 VERSION = 12
@@ -105,7 +106,7 @@ class Reader:
         if self.is_plain and self.session_id:
             handler.resolution.stop_watching(self.session_id)
         request.session_id, request.session_epoch = self.session_id, self.epoch
-        ctx = RequestContext(cast(Connection, self.client), 0, memoryview(b""), 1, VERSION, 1, "test")
+        ctx = RequestContext(cast(Connection, self.client), 0, memoryview(b""), RequestHeader(1, VERSION, 1, "test", 0))
         answer = handler.handle(ctx, request)
         response = answer if isinstance(answer, FetchResponse) else await cast(Any, answer)
         assert response.error_code == 0

@@ -16,6 +16,7 @@ from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_driver import QuorumServer
 from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.core.raft.settings import Settings
 from penstock.net.connection import ConnectionLimits
@@ -92,9 +93,7 @@ class Server:
         self.links = PeerLinks(ports.loop, identity(node_id), cluster_id, addresses, ports.clock, self)
         self.quorum = Quorum(
             ports.loop,
-            node_id,
-            addresses,
-            SETTINGS,
+            QuorumServer(node_id, addresses, SETTINGS, snapshot_every, ""),
             self.store,
             QuorumLane(GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers),
             self.links,
@@ -102,8 +101,6 @@ class Server:
             self,
             ports.entropy,
             ports.clock,
-            snapshot_every_bytes=snapshot_every,
-            how_to_vote="",
         )
         handler = RaftHandler(node_id, lambda: cluster_id, self.quorum.receive, Strangers(), "")
         source = SimSource(ports.loop, ports.network.bind(ports.process, PORT, ports.process.host))

@@ -10,6 +10,7 @@ from penstock.cluster.controller import Controller, NewCluster
 from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_driver import QuorumServer
 from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
@@ -74,9 +75,7 @@ class SoleController:
         links = PeerLinks(loop, identity(node_id), CLUSTER_ID, {}, clock, Alone())
         self.quorum = Quorum(
             loop,
-            node_id,
-            {node_id: ("127.0.0.1", 9092)},
-            Settings(),
+            QuorumServer(node_id, {node_id: ("127.0.0.1", 9092)}, Settings(), 1 << 30, ""),
             self.store,
             QuorumLane(commit, workers),
             links,
@@ -84,8 +83,6 @@ class SoleController:
             Alone(),
             entropy,
             clock,
-            snapshot_every_bytes=1 << 30,
-            how_to_vote="",
         )
         watch = BrokerWatch(loop, node_id, self.image, self.running, clock, links.lost_since)
         self.controller = Controller(

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from penstock.api.context import RequestContext
 from penstock.core.metadata.image import BrokerState, MetadataImage
-
-Address = tuple[str, int]
+from penstock.model.addresses import Address
 
 NO_CONTROLLER = -1
 

@@ -12,7 +12,7 @@ from penstock.model.errors import ProtocolError
 from penstock.net.connection import Connection
 from penstock.ports.channel import Part
 from penstock.wire.apis import Api
-from penstock.wire.codec import encode_response, response_steps
+from penstock.wire.codec import RequestHeader, encode_response, response_steps
 from penstock.wire.primitives import Message
 
 _SIZE = Struct(">i")
@@ -43,10 +43,7 @@ class RequestContext:
         connection: Connection,
         slot: int,
         frame: memoryview,
-        api_key: int,
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
+        header: RequestHeader,
         times: RequestTimes | None = None,
         turns: Turns | None = None,
     ) -> None:
@@ -56,10 +53,7 @@ class RequestContext:
         self.slot = slot
         self.frame = frame  # valid only until the handler returns
         self.is_wide = False  # it was read in turns of its own
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
+        self.api_key, self.version, self.correlation_id, self.client_id, _ = header
         self._times = times
         self._started_s = 0.0 if times is None else times.now()
 
@@ -142,14 +136,11 @@ class ForwardedContext(RequestContext):
         connection: Connection,
         slot: int,
         frame: memoryview,
-        api_key: int,
-        version: int,
-        correlation_id: int,
-        client_id: str | None,
+        header: RequestHeader,
         listener_name: str,
         turns: Turns | None = None,
     ) -> None:
-        super().__init__(connection, slot, frame, api_key, version, correlation_id, client_id, turns=turns)
+        super().__init__(connection, slot, frame, header, turns=turns)
         self._listener_name = listener_name
 
     @property

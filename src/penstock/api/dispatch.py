@@ -91,16 +91,15 @@ class Dispatcher:
         if shortcut is not None and shortcut(connection, slot, frame):
             self.requests[0] += 1
             return
-        api_key, version, correlation_id, client_id, offset = read_request_header(frame)
+        header = read_request_header(frame)
+        api_key, version, correlation_id, _, offset = header
         handler = self._handlers.get(api_key)
         if handler is None or not handler.min_version <= version <= handler.max_version:
             self._take_unknown(connection, slot, api_key, version, correlation_id, frame[offset:])
             return
         if api_key in self._for_nodes and not connection.is_peer:
             raise stranger(api_key)
-        ctx = RequestContext(
-            connection, slot, frame, api_key, version, correlation_id, client_id, self._times, self._turns
-        )
+        ctx = RequestContext(connection, slot, frame, header, self._times, self._turns)
         self.requests[api_key] += 1
         bound = BROKERS.elements if connection.is_peer else self._elements[api_key]
         if len(frame) <= NARROW_FRAME_BYTES:
@@ -261,18 +260,10 @@ class ForwardIngress:
         self, connection: Connection, slot: int, correlation_id: int, handler: Handler, asked: ForwardedRequest
     ) -> None:
         try:
-            api_key, version, clients_id, client_id, offset = read_request_header(asked.frame)
-            ctx = ForwardedContext(
-                connection,
-                slot,
-                memoryview(asked.frame),
-                api_key,
-                version,
-                clients_id,
-                client_id,
-                asked.listener_name,
-                self._turns,
-            )
+            header = read_request_header(asked.frame)
+            api_key, version, clients_id, _, offset = header
+            frame = memoryview(asked.frame)
+            ctx = ForwardedContext(connection, slot, frame, header, asked.listener_name, self._turns)
             steps = request_steps(api_key, version, asked.frame, offset, BROKERS.elements)
             request, _ = await ctx.pace.finish(steps)
             try:

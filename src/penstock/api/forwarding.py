@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, Protocol, cast
 from penstock.api.context import RequestContext
 from penstock.broker_link.direct import DirectConnection
 from penstock.broker_link.introduction import PeerIdentity
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, OutcomeUnknown, ProtocolError
 from penstock.wire.codec import decode_response, encode_request, read_response_header
 from penstock.wire.primitives import Message
@@ -46,8 +47,6 @@ MAX_TIMEOUT_S = 30.0
 _SIZE_BYTES = 4
 _LENGTH = Struct(">h")
 _ANSWER = Struct(">hq")
-
-Address = tuple[str, int]
 
 
 class IsActive(Protocol):

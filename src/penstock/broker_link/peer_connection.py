@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker_link.introduction import PeerIdentity, connect_to_peer
+from penstock.model.addresses import Address
 from penstock.wire.apis import Api
 from penstock.wire.introduction import ANYBODY
 from penstock.wire_client.aio.connection import AsyncConnection
@@ -12,8 +13,7 @@ from penstock.wire_client.aio.pipelined import reaching
 
 
 async def open_to_peer(
-    host: str,
-    port: int,
+    address: Address,
     client_id: str,
     timeout_s: float,
     identity: PeerIdentity,
@@ -25,6 +25,7 @@ async def open_to_peer(
     Raises BrokerUnreachable.
     """
     loop = asyncio.get_running_loop()
+    host, port = address
     async with reaching(host, port, timeout_s):
         return await connect_to_peer(
             loop, lambda: AsyncConnection(client_id, unadvertised), host, port, identity, recipient

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 
 from penstock.broker_link.introduction import PeerIdentity
 from penstock.broker_link.peer_connection import open_to_peer
+from penstock.model.addresses import Address
 from penstock.wire.apis import Api
 from penstock.wire.primitives import Message
 from penstock.wire_client.aio.connection import AsyncConnection
@@ -20,7 +21,6 @@ from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLo
 CONNECT_TIMEOUT_S: Final = 5.0
 
 R = TypeVar("R", bound=Message)
-Address: TypeAlias = tuple[str, int]
 AddressOf: TypeAlias = Callable[[int], Address | None]
 
 
@@ -57,9 +57,8 @@ class PeerRequests:
                 if known == address and connection.is_usable:
                     return connection
                 self._give_up(broker, connection)
-            host, port = address
             connection = await open_to_peer(
-                host, port, self._client_id, CONNECT_TIMEOUT_S, self._identity, self._apis, broker
+                address, self._client_id, CONNECT_TIMEOUT_S, self._identity, self._apis, broker
             )
             self._connections[broker] = address, connection
             return connection

@@ -27,9 +27,10 @@ from penstock.cluster.partition_decisions import PartitionDecisions
 from penstock.cluster.running_config import RunningConfig
 from penstock.cluster.topic_decisions import TopicDecisions
 from penstock.cluster.topic_policies import ConfiguredPolicies
-from penstock.cluster.voter_decisions import Address, QuorumMembers, VoterDecisions, WhyNotAt
+from penstock.cluster.voter_decisions import QuorumMembers, VoterDecisions, WhyNotAt
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import ClusterCreated, MetadataRecord
+from penstock.model.addresses import Address
 from penstock.ports.clock import Entropy
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeVar
 
 from penstock.broker_link.introduction import PeerIdentity
 from penstock.broker_link.peer_connection import open_to_peer
 from penstock.cluster.controller import Controller
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, Registration, uuid_bytes
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.model.new_topic import NewTopic
 from penstock.wire.apis import Api
@@ -51,7 +52,6 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
-Address: TypeAlias = tuple[str, int]
 
 CONNECT_TIMEOUT_S = 1.0
 REQUEST_TIMEOUT_S = 3.0
@@ -293,7 +293,7 @@ class ControllerAccess:
 
     async def _open(self, address: Address) -> AsyncConnection:
         # Accepts any node: a bootstrap address does not tell the node id.
-        return await open_to_peer(*address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL)
+        return await open_to_peer(address, f"broker-{self._node_id}", CONNECT_TIMEOUT_S, self._identity, INTERNAL)
 
     def _target(self) -> Address:
         leader = self._quorum.leader_id

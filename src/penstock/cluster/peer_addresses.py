@@ -15,12 +15,11 @@ not know: connections.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from penstock.cluster.log_ahead import LogAhead, LogView
 from penstock.core.metadata.image import MetadataImage
-
-Address: TypeAlias = tuple[str, int]
+from penstock.model.addresses import Address
 
 
 class Greeting(NamedTuple):

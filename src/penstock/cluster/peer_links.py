@@ -18,15 +18,14 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, cast
 
 from penstock.broker_link.introduction import IntroductionRefused, PeerIdentity, dial
 from penstock.cluster.raft_codec import PING, Hello, encode_hello
+from penstock.model.addresses import Address
 from penstock.model.errors import ProtocolError
 from penstock.ports.clock import Clock
 from penstock.wire.peers import PeerAnswers, peer_frame
-
-Address: TypeAlias = tuple[str, int]
 
 CONNECT_TIMEOUT_S: Final = 1.0
 GREETING_TIMEOUT_S: Final = 3.0

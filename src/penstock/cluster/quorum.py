@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from penstock.cluster.applied_log import AppliedLog, StateMachine
-from penstock.cluster.peer_links import Address, PeerLinks
+from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.proposals import ProposalRefused, Proposals, ProposalTimes
 from penstock.cluster.raft_codec import decode
-from penstock.cluster.raft_driver import QuorumEvents, RaftDriver
+from penstock.cluster.raft_driver import QuorumEvents, QuorumServer, RaftDriver
 from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import (
@@ -30,7 +30,6 @@ from penstock.core.raft.exchange import (
     TransferLeadership,
 )
 from penstock.core.raft.messages import Entry, PreVote, RequestVote
-from penstock.core.raft.settings import Settings
 from penstock.model.errors import ApiError, ErrorCode, ProtocolError, StorageError
 from penstock.ports.clock import Clock, Entropy
 
@@ -51,9 +50,7 @@ class Quorum:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        node_id: int,
-        voters: Mapping[int, Address],
-        settings: Settings,
+        server: QuorumServer,
         store: RaftStore,
         lane: QuorumLane,
         links: PeerLinks,
@@ -61,39 +58,22 @@ class Quorum:
         events: QuorumEvents,
         entropy: Entropy,
         clock: Clock,
-        *,
-        snapshot_every_bytes: int,
-        how_to_vote: str,
     ) -> None:
-        """The `events` of the links must call this quorum's `peer_lost` and `peer_back`. `how_to_vote`: the setting
-        that lets this server vote although its disk is empty.
-        """
+        """The `events` of the links must call this quorum's `peer_lost` and `peer_back`."""
         self._loop = loop
-        self.node_id = node_id
-        self._settings = settings
+        self.node_id = server.node_id
+        self._settings = server.settings
         self._store = store
         self._links = links
         self._clock = clock
-        self._applied = AppliedLog(machine, snapshot_every_bytes)
+        self._applied = AppliedLog(machine, server.snapshot_every_bytes)
         self._proposals = Proposals(loop)
         self.proposal_times = ProposalTimes()
-        self._driver = RaftDriver(
-            loop,
-            node_id,
-            tuple(voters),
-            settings,
-            store,
-            links,
-            self._applied,
-            self._proposals,
-            events,
-            entropy,
-            clock,
-        )
+        self._driver = RaftDriver(loop, server, store, links, self._applied, self._proposals, events, entropy, clock)
         self._is_stall_watched = False
         self._is_disk_hung = False
         self._explains_from_s = 0.0
-        self._how_to_vote = how_to_vote
+        self._how_to_vote = server.how_to_vote
         store.attach(loop, lane, on_failed=self._driver.give_up, on_stalled=self._stalled)
 
     # # ---- state

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping
 from random import Random
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.cluster.applied_log import AppliedLog
 from penstock.cluster.peer_links import PeerLinks
@@ -28,6 +28,7 @@ from penstock.core.raft.exchange import Input, Leadership, Outcome, PersistDone,
 from penstock.core.raft.messages import AppendResponse, Entry, EntryKind, Message, Snapshot
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Role
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.clock import Clock, Entropy
 
@@ -57,13 +58,22 @@ class QuorumEvents(Protocol):
         ...
 
 
+class QuorumServer(NamedTuple):
+    """A server of the quorum, as its configuration says."""
+
+    node_id: int
+    voters: Mapping[int, Address]
+    settings: Settings
+    snapshot_every_bytes: int
+    how_to_vote: str
+    """The setting that lets this server vote although its disk is empty."""
+
+
 class RaftDriver:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        node_id: int,
-        voters: Sequence[int],
-        settings: Settings,
+        server: QuorumServer,
         store: RaftStore,
         links: PeerLinks,
         applied: AppliedLog,
@@ -73,7 +83,7 @@ class RaftDriver:
         clock: Clock,
     ) -> None:
         self._loop = loop
-        self.node_id = node_id
+        self.node_id = node_id = server.node_id
         self._store = store
         self._links = links
         self._applied = applied
@@ -82,9 +92,9 @@ class RaftDriver:
         self._clock = clock
         store.heal_term()
         stored = store.stored()
-        configuration = Configuration(_first_voters(store, node_id, tuple(voters)))
+        configuration = Configuration(_first_voters(store, node_id, tuple(server.voters)))
         random = Random(int.from_bytes(entropy.random_bytes(8), "big"))
-        self.core = RaftCore(node_id, configuration, settings, random, stored)
+        self.core = RaftCore(node_id, configuration, server.settings, random, stored)
         self._found = stored.snapshot
         self._known_index = self.core.node.log.last_index
         self.members = configuration.members

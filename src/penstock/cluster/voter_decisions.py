@@ -17,9 +17,9 @@ from penstock.core.metadata.records import MetadataRecord, PeerAddressRemoved, P
 from penstock.core.metadata.requests import uuid_text
 from penstock.core.raft.core import Status
 from penstock.core.raft.exchange import Change
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 
-Address: TypeAlias = tuple[str, int]
 WhyNotAt: TypeAlias = Callable[[Address, int, str], Awaitable[str]]
 """Why the node at an address is not the expected one, with the named disk if any; empty if it is."""
 

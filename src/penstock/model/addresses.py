@@ -1,13 +1,15 @@
-"""Addresses of brokers, as people write them in bootstrap servers."""
+"""Addresses of brokers, as code has them and as people write them in bootstrap servers."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
+Address: TypeAlias = tuple[str, int]
+"""Host and port."""
 DEFAULT_PORT: Final = 9092
 
 
-def parse_server(server: str) -> tuple[str, int] | None:
+def parse_server(server: str) -> Address | None:
     """HOST, HOST:PORT or [IPv6]:PORT, with or without a protocol in front. None: not an address."""
     bare = server.strip().rpartition("://")[2]
     host, colon, port = bare.rpartition(":")

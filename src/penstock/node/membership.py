@@ -32,6 +32,7 @@ from penstock.cluster.metadata_machine import MetadataMachine
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
+from penstock.cluster.raft_driver import QuorumServer
 from penstock.cluster.raft_store import QuorumLane, RaftStore
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
@@ -39,11 +40,12 @@ from penstock.core.metadata.features import SUPPORTED
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
 from penstock.core.raft.settings import Settings
+from penstock.model.addresses import Address
 from penstock.model.errors import ConfigError
 from penstock.net.connection import Connection
 from penstock.net.listener import Listener
 from penstock.node.neighbours import Neighbours
-from penstock.node.own_addresses import Address, OwnAddresses
+from penstock.node.own_addresses import OwnAddresses
 from penstock.node.world import Directory, World
 from penstock.runtime.data_directory import random_id
 from penstock.storage.checkpoints import read_clean_epoch
@@ -121,11 +123,16 @@ class Membership:
             self,
             ":".join(map(str, self._own.for_nodes)),
         )
-        self.quorum = Quorum(
-            self._loop,
+        server = QuorumServer(
             config.node_id,
             voters,
             _raft_settings(config),
+            config.metadata_log_max_record_bytes_between_snapshots,
+            f"{NEVER_VOTED_KEY}={directory.directory_id}",
+        )
+        self.quorum = Quorum(
+            self._loop,
+            server,
             self._store,
             self._lane,
             self.links,
@@ -133,8 +140,6 @@ class Membership:
             self,
             self._world.entropy,
             self._clock,
-            snapshot_every_bytes=config.metadata_log_max_record_bytes_between_snapshots,
-            how_to_vote=f"{NEVER_VOTED_KEY}={directory.directory_id}",
         )
         self.addresses = PeerAddresses(self.image, voters)
         self.neighbours = Neighbours(config.node_id, self.addresses, self.links, self.quorum)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeAlias
 
 from penstock.cluster.peer_addresses import PeerAddresses
 from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 
-Address: TypeAlias = tuple[str, int]
 TELL_PAUSE_S = 1.0
 LONGEST_TELL_PAUSE_S = 60.0
 SETTLED_S = 5.0

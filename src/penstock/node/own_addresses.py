@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import TypeAlias
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.listeners import Endpoint
+from penstock.model.addresses import Address
 from penstock.net.listener import Listener
 
-Address: TypeAlias = tuple[str, int]
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 

@@ -27,6 +27,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from penstock.model.errors import ApiError, CorruptBatch, RecordsMissing, StorageError
@@ -81,36 +82,43 @@ class Found(NamedTuple):
     """The log could not even be opened."""
 
 
+class Expected(NamedTuple):
+    """What batches must agree with, as checksums do not cover it."""
+
+    offsets: range
+    may_have_gaps: bool
+    epochs: LeaderEpochs | None = None
+    max_epoch: int = MAX_EPOCH
+
+
 def scan(
     file: File,
     path: str,
     size: int,
-    offsets: range,
-    may_have_gaps: bool,
-    epochs: LeaderEpochs | None = None,
-    max_epoch: int = MAX_EPOCH,
+    expected: Expected,
 ) -> Scan:
-    """Read a segment with these offsets and verify every checksum. Blocks; may run in a thread.
+    """Read a segment and verify every checksum. Blocks; may run in a thread.
 
     Checksums do not cover offsets and leader epochs. If two neighbouring batches do not fit, either may be wrong.
     """
     last: tuple[int | None, int] = (None, 0)  # base offset, position
     before_last = last
-    expected, epoch = offsets.start, UNDEFINED_EPOCH
+    offsets, epochs = expected.offsets, expected.epochs
+    next_offset, epoch = offsets.start, UNDEFINED_EPOCH
     try:
         for at, header in checked_batches(file, path, 0, size):
             base = header.base_offset
-            if header.leader_epoch > max_epoch:
+            if header.leader_epoch > expected.max_epoch:
                 return Scan(last[0], True, last[1], at)
             if (
                 header.next_offset > offsets.stop
-                or base < expected
-                or (base > expected and not may_have_gaps)
+                or base < next_offset
+                or (base > next_offset and not expected.may_have_gaps)
                 or header.leader_epoch < epoch
                 or (epochs is not None and epochs.contradicts(header.leader_epoch, header.last_offset))
             ):
                 return Scan(before_last[0], True, before_last[1], at)
-            before_last, last, expected, epoch = last, (base, at), header.next_offset, header.leader_epoch
+            before_last, last, next_offset, epoch = last, (base, at), header.next_offset, header.leader_epoch
     except CorruptBatch as error:
         return Scan(last[0], True, last[1], error.position)
     return Scan(last[0], False, last[1])
@@ -250,12 +258,9 @@ class Repairs:
         for segment, end, size in list(zip(segments, ends, sizes, strict=True))[max(0, at - 1) :]:
             if not size:
                 continue
-            file, where, offsets = segment.file(), segment.path, range(segment.base_offset, end)
-
-            def look(file: File = file, where: str = where, size: int = size, offsets: range = offsets) -> Scan:
-                return scan(file, where, size, offsets, may_have_gaps, epochs, max_epoch)
-
-            found = await self._workers.run(look)
+            file, where = segment.file(), segment.path
+            expected = Expected(range(segment.base_offset, end), may_have_gaps, epochs, max_epoch)
+            found = await self._workers.run(partial(scan, file, where, size, expected))
             if partition.log is not owner or owner.generation != generation:
                 return None  # if the cut did not remove the damage, a reader will report it again
             last = found.last_sound_base if found.last_sound_base is not None else last
@@ -445,7 +450,7 @@ def _damage_in(owner: Log, cause: CorruptBatch) -> Damage:
     base_offset = int(cause.path.rpartition("/")[2].removesuffix(LOG))
     file = owner.open_file(cause.path)
     size = file.size()
-    found = scan(file, cause.path, size, range(base_offset, 1 << 63), True)
+    found = scan(file, cause.path, size, Expected(range(base_offset, 1 << 63), may_have_gaps=True))
     at = found.damage_at if found.is_damaged else cause.position
     offset = base_offset if found.last_sound_base is None else found.last_sound_base
     return Damage(file, cause.path, size, offset, found.sound_at, max(at, found.sound_at))

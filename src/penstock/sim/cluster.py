@@ -14,13 +14,13 @@ from functools import partial
 
 from penstock.config.broker import BrokerConfig
 from penstock.core.raft.settings import Settings
+from penstock.model.addresses import Address
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
 from penstock.sim.machine.process import SimProcess
 from penstock.sim.machine.world import DRIVER, ProcessDied, SimMachine, SimPorts, SimWorld
 from penstock.sim.places import replaced
 from penstock.sim.settings import SETTINGS
-from penstock.sim.workload.caller import Address
 
 RESTART_PAUSE_S = 0.2
 ENTRIES_KEPT = 2

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from penstock.model.errors import ProtocolError
 from penstock.ports.channel import Part
@@ -125,12 +125,18 @@ def _prefixed(prefix: bytes, parts: list[Part]) -> list[Part]:
 # Requests
 
 
-def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int, str | None, int]:
-    """(api key, version, correlation id, client id, offset of the body).
-
-    For an unknown API or version the offset is the one after the client id. That is enough to answer a newer
-    ApiVersions request.
+class RequestHeader(NamedTuple):
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+    """The offset of the body. For an unknown API or version the one after the client id, which is enough to answer a
+    newer ApiVersions request.
     """
+
+
+def read_request_header(buffer: Buffer, offset: int = 0) -> RequestHeader:
     size = len(buffer)
     try:
         api_key, version, correlation_id, length = _REQUEST_HEADER.unpack_from(buffer, offset)
@@ -147,7 +153,7 @@ def read_request_header(buffer: Buffer, offset: int = 0) -> tuple[int, int, int,
             offset = skip_tagged_section(buffer, offset, size) if buffer[offset] else offset + 1
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise ProtocolError(f"request header: {error}") from error
-    return api_key, version, correlation_id, client_id, offset
+    return RequestHeader(api_key, version, correlation_id, client_id, offset)
 
 
 def decode_request(api_key: int, version: int, buffer: Buffer, offset: int, max_elements: int = NO_BOUND) -> Message:

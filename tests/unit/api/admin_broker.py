@@ -36,7 +36,7 @@ from penstock.ports.disk import File
 from penstock.replica.hosting import HostedPartitions
 from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
-from penstock.wire.codec import decode, encode
+from penstock.wire.codec import RequestHeader, decode, encode
 from penstock.wire.primitives import Message
 from sole_controller import SoleController
 
@@ -161,10 +161,7 @@ class AdminBroker:
             cast(Connection, connection),
             slot=0,
             frame=memoryview(b""),
-            api_key=int(handler.api),
-            version=version,
-            correlation_id=1,
-            client_id="test",
+            header=RequestHeader(int(handler.api), version, 1, "test", 0),
         )
         received = decode(type(request), version, encode(request, version))
 

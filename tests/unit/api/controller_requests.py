@@ -16,7 +16,7 @@ from penstock.api.turns import drained
 from penstock.core.metadata.image import MetadataImage
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection
-from penstock.wire.codec import decode, decode_response, encode, read_response_header, response_steps
+from penstock.wire.codec import RequestHeader, decode, decode_response, encode, read_response_header, response_steps
 from penstock.wire.primitives import Message
 
 LOCAL = ("127.0.0.1", 9092)
@@ -61,10 +61,7 @@ def context(handler: Handler, version: int, listener_name: str = "PLAINTEXT") ->
         cast(Connection, connection),
         slot=0,
         frame=memoryview(b""),
-        api_key=int(handler.api),
-        version=version,
-        correlation_id=1,
-        client_id="test",
+        header=RequestHeader(int(handler.api), version, 1, "test", 0),
     )
 
 

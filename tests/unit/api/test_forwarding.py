@@ -308,7 +308,7 @@ def test_brokers_that_ask_for_themselves_are_told_at_once(cluster: Cluster) -> N
         began = cluster.world.loop.time()
         request = BrokerHeartbeatRequest(broker_id=5, broker_epoch=1)
         asked = frozenset({Api.BROKER_HEARTBEAT})
-        connection = await open_to_peer("b1", PORT, "broker-5", 1.0, identity(5), asked)
+        connection = await open_to_peer(("b1", PORT), "broker-5", 1.0, identity(5), asked)
         response = await connection.call(Api.BROKER_HEARTBEAT, request, BrokerHeartbeatResponse)
         connection.close()
         return response, cluster.world.loop.time() - began

@@ -32,7 +32,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.sim.machine.threads import SimRecordWorkers
-from penstock.wire.codec import decode, read_response_header
+from penstock.wire.codec import RequestHeader, decode, read_response_header
 from penstock.wire.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from penstock.wire.messages.fetch import (
     FetchPartition,
@@ -141,7 +141,9 @@ class Broker(HostedWorld):
 
 def ask(handler: Handler, client: Client, request: Message, version: int) -> Any:
     """The response if it comes at once, else None: it will be in `client.answers`."""
-    ctx = RequestContext(cast(Connection, client), 0, memoryview(b""), int(handler.api), version, 1, "test")
+    ctx = RequestContext(
+        cast(Connection, client), 0, memoryview(b""), RequestHeader(int(handler.api), version, 1, "test", 0)
+    )
     outcome = handler.handle(ctx, request)
     if outcome is None or isinstance(outcome, Message):
         return outcome

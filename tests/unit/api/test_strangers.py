@@ -237,7 +237,7 @@ def test_who_does_not_know_the_secret_is_told_so(caplog: pytest.LogCaptureFixtur
         async def dial(*secrets: bytes) -> AsyncConnection:
             shown = identity(STRANGER, *secrets)
             asked = frozenset({Api.BROKER_HEARTBEAT})
-            return await open_to_peer(host_of(1), PORT, "x", 5.0, shown, asked)
+            return await open_to_peer((host_of(1), PORT), "x", 5.0, shown, asked)
 
         with pytest.raises(BrokerUnreachable, match="does not know the cluster's secret"):
             await world.spawn("a-guest", dial(b"something else"))

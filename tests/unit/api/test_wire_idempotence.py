@@ -15,6 +15,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.testing import Broker
 from penstock.wire.apis import Api
+from penstock.wire.codec import RequestHeader
 from penstock.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from penstock.wire.messages.init_producer_id import InitProducerIdRequest
 
@@ -123,7 +124,7 @@ class NoController:
 async def test_without_a_controller_clients_are_told_to_try_again() -> None:
     """Older clients give up for good on any error but a few, and what a controller says is none of those."""
     handler = InitProducerIdHandler(NoController(), cast(TransactionCoordinator, None))
-    ctx = RequestContext(cast(Connection, None), 0, memoryview(b""), int(handler.api), 5, 1, "test")
+    ctx = RequestContext(cast(Connection, None), 0, memoryview(b""), RequestHeader(int(handler.api), 5, 1, "test", 0))
     with pytest.raises(ApiError, match="there is no controller") as refused:
         await handler.handle(ctx, InitProducerIdRequest(transactional_id=None))
     assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

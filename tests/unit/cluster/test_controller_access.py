@@ -11,9 +11,10 @@ import pytest
 from peers import identity
 from penstock.cluster import controller_access
 from penstock.cluster.controller import Controller
-from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, Address, ControllerAccess
+from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, ControllerAccess
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import HeartbeatAnswer, IsrAnswer, IsrChange, ProducerIdBlock, Registration
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.model.new_topic import NewTopic
 from penstock.sim.machine.world import SimWorld
@@ -78,7 +79,8 @@ class Wire:
         self.asked: list[tuple[Address, Api]] = []
         self.lines: list[Line] = []
 
-    async def open_to_peer(self, host: str, port: int, *_: object) -> Line:
+    async def open_to_peer(self, address: tuple[str, int], *_: object) -> Line:
+        host, port = address
         await asyncio.sleep(0.001)
         if (host, port) not in self.answers:
             raise BrokerUnreachable(f"{host}:{port}")

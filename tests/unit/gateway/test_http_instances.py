@@ -10,7 +10,7 @@ import pytest
 
 from penstock.gateway.http import instances
 from penstock.gateway.http.formats import Format
-from penstock.gateway.http.instances import Instance
+from penstock.gateway.http.instances import Instance, InstanceSettings
 from penstock.model.errors import ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record
@@ -46,9 +46,8 @@ def read(log: Log, monkeypatch: pytest.MonkeyPatch, *taken: bool) -> list[list[b
     cluster: Any = None
 
     async def run() -> list[list[bytes | None]]:
-        instance = Instance(
-            cluster, "g", "one", Format.JSON, reset="none", auto_commit=False, min_bytes=1, timeout_ms=0
-        )
+        settings = InstanceSettings(Format.JSON, reset="none", auto_commit=False, min_bytes=1, timeout_ms=0)
+        instance = Instance(cluster, "g", "one", settings)
         instance.assign([PARTITION])
         instance.seek({PARTITION: 0})
         seen = []

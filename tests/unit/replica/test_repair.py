@@ -11,7 +11,7 @@ import pytest
 
 from penstock.model.errors import ErrorCode
 from penstock.replica.partition import Partition
-from penstock.replica.repair import scan
+from penstock.replica.repair import Expected, scan
 from penstock.sim.machine.world import SimWorld
 from penstock.wire.messages.fetch import FetchRequest, FetchResponse
 from scripted_leader import FOLLOWER, LEADER, FollowingBroker, batch, batches, ends_at, says, stored, until
@@ -77,15 +77,8 @@ async def shrink(broker: FollowingBroker, epoch: int = 1) -> None:
 
 def is_sound(partition: Partition) -> bool:
     segment, owner = partition.log.segments[0], partition.log
-    found = scan(
-        segment.file(),
-        segment.path,
-        segment.size,
-        range(owner.log_end_offset),
-        False,
-        owner.epochs,
-        partition.leader_epoch,
-    )
+    expected = Expected(range(owner.log_end_offset), False, owner.epochs, partition.leader_epoch)
+    found = scan(segment.file(), segment.path, segment.size, expected)
     return not found.is_damaged
 
 

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.arguments.numbers import NUMBER
-from penstock.cli.cluster.moves import carry_out, dry_run_option, tell_nothing_to_do, throttle_option, watch_option
+from penstock.cli.cluster.moves import (
+    Carriage,
+    carry_out,
+    dry_run_option,
+    tell_nothing_to_do,
+    throttle_option,
+    watch_option,
+)
 from penstock.cli.cluster.plans import drained, image_of, unknown_broker
 from penstock.cli.output import show_json
 from penstock.cli.reach.connection import Target, cluster_command, json_option, split_address
@@ -39,7 +46,7 @@ def drain(target: Target, broker_id: int, throttle: int | None, watch: bool, dry
     """
     with wire_admin(target) as admin:
         targets = drained(admin, broker_id)
-        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        carry_out(target, admin, targets, Carriage(throttle, watch=watch, dry_run=dry_run, as_json=as_json))
         if not targets and any(broker_id in one.replicas for one in admin.partitions()):
             tell_nothing_to_do(admin, f"broker {broker_id} holds no replicas")
         elif not targets:

@@ -8,7 +8,7 @@ ones are removed. `--watch` shows the progress. The command that watches to the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -142,7 +142,7 @@ def reassign(
         )
     with wire_admin(target) as admin:
         targets = told if factor is None else replicated(admin, factor, topic)
-        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        carry_out(target, admin, targets, Carriage(throttle, watch=watch, dry_run=dry_run, as_json=as_json))
         if not targets:
             tell_nothing_to_do(admin, "the plan is empty" if factor is None else _has_so_many(topic, factor))
 
@@ -168,7 +168,7 @@ def balance(target: Target, throttle: int | None, watch: bool, dry_run: bool, as
     """
     with wire_admin(target) as admin:
         targets, left_out = balanced(admin)
-        carry_out(target, admin, targets, throttle=throttle, watch=watch, dry_run=dry_run, as_json=as_json)
+        carry_out(target, admin, targets, Carriage(throttle, watch=watch, dry_run=dry_run, as_json=as_json))
         if left_out:
             click.echo(
                 f"Not moved: {_several(left_out, 'partition')} without a leader or with a replica that is down "
@@ -195,15 +195,21 @@ def tell_nothing_to_do(admin: ClusterAdmin, is_so: str) -> None:
         click.echo(f"Nothing to do: {is_so}.", err=True)
 
 
+class Carriage(NamedTuple):
+    """The options for carrying out a plan."""
+
+    throttle: int | None
+    """Bytes a second."""
+    watch: bool
+    dry_run: bool
+    as_json: bool
+
+
 def carry_out(
     target: Target,
     admin: ClusterAdmin,
     targets: Targets,
-    *,
-    throttle: int | None,
-    watch: bool,
-    dry_run: bool,
-    as_json: bool,
+    how: Carriage,
 ) -> None:
     """Carries out a plan. With an empty plan, `watch` shows the reassignments under way. Raises PenstockError."""
     before = (
@@ -212,13 +218,13 @@ def carry_out(
         else {}
     )
     _check_targets(admin, targets, before)
-    if dry_run:
+    if how.dry_run:
         show_plan(targets)
     elif targets:
-        _move(target, admin, targets, before, throttle=throttle, watch=watch, as_json=as_json)
-    elif watch and admin.moves():
-        watch_moves(admin, as_json=as_json)
-    elif as_json:
+        _move(target, admin, targets, before, how)
+    elif how.watch and admin.moves():
+        watch_moves(admin, as_json=how.as_json)
+    elif how.as_json:
         show_json([])
 
 
@@ -227,29 +233,26 @@ def _move(
     admin: ClusterAdmin,
     targets: Targets,
     before: Mapping[tuple[str, int], PartitionReplicas],
-    *,
-    throttle: int | None,
-    watch: bool,
-    as_json: bool,
+    how: Carriage,
 ) -> None:
     """Starts the reassignments, prints them, and watches them if asked to."""
     from penstock.wire_client.requests.replicas import raise_refusals
 
-    is_limited = throttle is not None
+    is_limited = how.throttle is not None
     try:
-        if throttle is not None:
-            set_throttle(target, admin, targets, throttle)
+        if how.throttle is not None:
+            set_throttle(target, admin, targets, how.throttle)
         raise_refusals(admin.reassign(targets), "cannot reassign")
-        if not as_json:
+        if not how.as_json:
             for (topic, partition), replicas in targets.items():
                 old = before[topic, partition].replicas
                 click.echo(f"{topic}-{partition}: from {ids(old)} to {ids(replicas)}")
-        if watch:
-            watch_moves(admin, as_json=as_json)
-            if throttle is not None:
-                remove_throttle(target, admin, as_json=as_json)
+        if how.watch:
+            watch_moves(admin, as_json=how.as_json)
+            if how.throttle is not None:
+                remove_throttle(target, admin, as_json=how.as_json)
                 is_limited = False
-        elif as_json:
+        elif how.as_json:
             show_json([_target_object(key, before[key], replicas) for key, replicas in targets.items()])
     finally:  # also after Ctrl-C or an error: some reassignments may have begun
         if is_limited:

@@ -24,6 +24,7 @@ from penstock.cli.cluster.voters import (
     what_to_do,
 )
 from penstock.cli.reach.connection import Starting, Target, connect_problem
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.wire_client.requests.errors import ConnectionLost, RequestTimedOut
 
@@ -43,8 +44,6 @@ _UNANSWERED_NAMES = {"NOT_LEADER_FOR_PARTITION"}.union(code.name for code in UNA
 TRY_VOTERS_S = 1.0
 OTHERS_S = 0.3
 """How long to wait for the other brokers after one has found no controller."""
-
-Address = tuple[str, int]
 
 
 def no_controller(target: Target, failure: PenstockError) -> PenstockError | None:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from penstock.gateway.http import shapes
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import BY_NAME, V2, Format, of_content_type, show_records
-from penstock.gateway.http.instances import Instance, Instances
+from penstock.gateway.http.instances import Instance, Instances, InstanceSettings
 from penstock.gateway.http.operations import (
     JSON,
     Operation,
@@ -99,17 +99,14 @@ class Consumers:
         given = decode(body or b"{}", shapes.CreateInstance)
         timeout_ms = setting(given.consumer_request_timeout_ms, DEFAULT_TIMEOUT_MS)
         name = self.instances.free_name(group) if given.name is None else given.name
-        instance = Instance(
-            proxy.cluster,
-            group,
-            name,
+        settings = InstanceSettings(
             BY_NAME[given.format],
             reset=given.auto_offset_reset,
             auto_commit=given.auto_commit_enable in ("true", True),
             min_bytes=max(1, setting(given.fetch_min_bytes, 1)),
             timeout_ms=timeout_ms,
         )
-        self.instances.add(instance)
+        self.instances.add(Instance(proxy.cluster, group, name, settings))
         uri = f"{base_url(request)}/consumers/{quote(group, safe='')}/instances/{name}"
         return answer(shapes.InstanceCreated(name, uri), media_type=v2_type(request))
 
@@ -196,13 +193,13 @@ class Consumers:
         max_bytes = MAX_BYTES_QUERY.read(request) or MAX_BYTES
 
         async def work(instance: Instance) -> Response:
-            found = await instance.read(instance.timeout_ms if timeout_ms is None else timeout_ms, max_bytes)
+            found = await instance.read(instance.settings.timeout_ms if timeout_ms is None else timeout_ms, max_bytes)
             shown = [
                 entry
                 for partition, fetched in found.items()
-                for entry in show_records(partition, fetched.records, instance.kind)
+                for entry in show_records(partition, fetched.records, instance.settings.kind)
             ]
-            response = answer(shown, media_type=instance.kind.value)
+            response = answer(shown, media_type=instance.settings.kind.value)
             if await request.is_disconnected():
                 raise ClientDisconnect
             if request.method != "HEAD":

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from penstock.gateway.http.errors import Refused
 from penstock.gateway.http.formats import Format
@@ -32,27 +33,29 @@ MAX_INSTANCES = 1000
 POLL_MS = 500
 
 
+class InstanceSettings(NamedTuple):
+    """As its owner gave them."""
+
+    kind: Format
+    reset: str
+    """auto.offset.reset"""
+    auto_commit: bool
+    min_bytes: int
+    timeout_ms: int
+
+
 class Instance:
     def __init__(
         self,
         cluster: AsyncCluster,
         group: str,
         name: str,
-        kind: Format,
-        *,
-        reset: str,
-        auto_commit: bool,
-        min_bytes: int,
-        timeout_ms: int,
+        settings: InstanceSettings,
     ) -> None:
         self._cluster = cluster
         self.group = group
         self.name = name
-        self.kind = kind
-        self._reset = reset
-        self._auto_commit = auto_commit
-        self._min_bytes = min_bytes
-        self.timeout_ms = timeout_ms
+        self.settings = settings
         self.lock = asyncio.Lock()
         self.last_used = 0.0
         self._member = GroupMember(cluster, group, client_id=name)
@@ -119,7 +122,7 @@ class Instance:
             raise Refused(40901, "this instance has nothing to read: subscribe to topics or assign partitions first")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        if self._auto_commit:
+        if self.settings.auto_commit:
             await self._commit_quietly()
         while True:
             left_s = deadline - loop.time()
@@ -158,7 +161,7 @@ class Instance:
         await self._find_positions([key for key in partitions if key not in self._positions])
         positions = {key: self._positions[key] for key in partitions if key in self._positions}
         found = await fetch(
-            self._cluster, positions, max_wait_ms=wait_ms, max_bytes=max_bytes, min_bytes=self._min_bytes
+            self._cluster, positions, max_wait_ms=wait_ms, max_bytes=max_bytes, min_bytes=self.settings.min_bytes
         )
         good: dict[TopicPartition, Fetched] = {}
         for partition, fetched in found.items():
@@ -180,10 +183,10 @@ class Instance:
             self._positions.update(await self._reset_positions(missing))
 
     async def _reset_positions(self, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-        if self._reset == "none":
+        if self.settings.reset == "none":
             names = ", ".join(f"{key.topic}-{key.partition}" for key in partitions)
             raise Refused(41602, f"no offset for {names}, and auto.offset.reset is none")
-        end = EARLIEST_MS if self._reset == "earliest" else LATEST_MS
+        end = EARLIEST_MS if self.settings.reset == "earliest" else LATEST_MS
         found = await list_offsets(self._cluster, dict.fromkeys(partitions, end))
         return {key: entry.offset for key, entry in found.items()}
 
@@ -219,7 +222,7 @@ class Instance:
                 raise
 
     async def _finish(self) -> None:
-        if self._auto_commit:
+        if self.settings.auto_commit:
             await self._commit_quietly()
 
     async def close(self) -> None:

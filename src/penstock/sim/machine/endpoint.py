@@ -15,12 +15,11 @@ from contextvars import Context
 from typing import Final, Protocol
 from zlib import crc32
 
+from penstock.model.addresses import Address
 from penstock.ports.disk import Buffer
 from penstock.sim.machine.loop import SimLoop
 from penstock.sim.machine.process import SimProcess
 from penstock.sim.machine.trace import Trace
-
-Address = tuple[str, int]
 
 GIVE_UP_S = 900.0  # about the time of Linux's default of 15 retransmissions
 

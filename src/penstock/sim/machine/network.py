@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from penstock.sim.machine.endpoint import Address, Endpoint
+from penstock.model.addresses import Address
+from penstock.sim.machine.endpoint import Endpoint
 from penstock.sim.machine.loop import SimError, SimLoop
 from penstock.sim.machine.process import SimProcess, current_process
 from penstock.sim.machine.trace import Trace

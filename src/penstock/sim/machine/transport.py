@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
+from penstock.model.addresses import Address
 from penstock.ports.disk import Buffer
-from penstock.sim.machine.endpoint import Address, Endpoint
+from penstock.sim.machine.endpoint import Endpoint
 
 READ_BYTES = 64 << 10
 HIGH_WATER_BYTES = 64 << 10

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import NamedTuple, TypeVar
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import Place
 from penstock.wire.apis import Api
@@ -32,7 +33,6 @@ from penstock.wire_client.requests.metadata import metadata_request
 
 R = TypeVar("R", bound=Message)
 
-Address = tuple[str, int]
 CONNECT_TIMEOUT_S = 1.0
 # Errors a client meets while brokers come and go.
 TROUBLE = (WireClientError, ApiError, OSError)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import Assigned, Commit, History, OffsetRead, Outcome, Owned, Place
-from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from penstock.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse

@@ -17,13 +17,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
 from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
-from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.transaction_codes import (
     DECIDED_AGAINST,
     OVER,

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
+from penstock.model.addresses import Address
 from penstock.sim.judges.history import History, Outcome
-from penstock.sim.workload.caller import TROUBLE, Address, Caller
+from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_raft_voter import AddRaftVoterResponse
 from penstock.wire.messages.describe_quorum import DescribeQuorumResponse, ResponsePartitionData

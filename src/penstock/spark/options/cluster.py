@@ -11,10 +11,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.model.addresses import parse_server
+from penstock.model.addresses import Address, parse_server
 from penstock.spark.options.known import PREFIX, SECURITY_PREFIXES, InvalidOption
 from penstock.wire_client.blocking.security import ClientSecurity, security_from_settings
-from penstock.wire_client.requests.metadata import Address
 
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.workers import RecordWorkers
 from penstock.wire.apis import Api
@@ -22,7 +23,6 @@ from penstock.wire_client.requests.errors import BrokerUnreachable, Overloaded, 
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
     METADATA_MAX_AGE_S,
-    Address,
     BrokerMetadata,
     ClusterMetadata,
     TopicMetadata,

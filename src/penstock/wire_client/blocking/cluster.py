@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.apis import Api
@@ -56,7 +57,6 @@ from penstock.wire_client.requests.leader_epochs import EpochEnd, KnownEpochs
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.metadata import (
     METADATA_MAX_AGE_S,
-    Address,
     BrokerMetadata,
     TopicMetadata,
     metadata_request,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ErrorCode
 from penstock.wire.apis import Api
 from penstock.wire.messages import describe_topic_partitions as described
@@ -31,7 +32,6 @@ from penstock.wire_client.requests.brokers import (
 )
 from penstock.wire_client.requests.errors import NoSuchTopic, WireClientError, check
 from penstock.wire_client.requests.features import FeatureLevels, features_request, read_features
-from penstock.wire_client.requests.metadata import Address
 from penstock.wire_client.requests.partitions import (
     PartitionReplicas,
     page_request,

@@ -14,8 +14,6 @@ from penstock.wire.messages.metadata import (
 
 METADATA_MAX_AGE_S = 30.0
 
-Address = tuple[str, int]
-
 
 class BrokerMetadata(NamedTuple):
     node_id: int

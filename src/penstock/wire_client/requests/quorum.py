@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from penstock.model.addresses import Address
 from penstock.wire.messages.add_raft_voter import AddRaftVoterRequest, AddRaftVoterResponse, Listener
 from penstock.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -15,7 +16,6 @@ from penstock.wire.messages.describe_quorum import (
 from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.wire.primitives import NULL_UUID
 from penstock.wire_client.requests.errors import check
-from penstock.wire_client.requests.metadata import Address
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 # Every listener serves all requests, so its name does not matter.

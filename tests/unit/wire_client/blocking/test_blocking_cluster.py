@@ -12,6 +12,7 @@ from itertools import count
 
 import pytest
 
+from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
@@ -57,7 +58,6 @@ from penstock.wire_client.requests.errors import (
     RequestTimedOut,
     UnknownHost,
 )
-from penstock.wire_client.requests.metadata import Address
 from scripted_broker import Reply, ScriptedBroker
 
 _numbers = count()
