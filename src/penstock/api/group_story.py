@@ -19,7 +19,7 @@ MAX_BYTES: Final = 4 << 20
 MAX_BYTES_BEFORE_V4: Final = 32_767
 """The length of a string was an int16."""
 
-_DOC: Final = "What happened to the group since its coordinator started, oldest first, as JSON."
+_DOC: Final = "The events of the group since its coordinator started, oldest first, as JSON."
 
 
 def story_entry(events: Sequence[StoryEvent], version: int) -> ConfigEntry:

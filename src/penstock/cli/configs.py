@@ -149,7 +149,7 @@ def delete(
     if as_json:
         show_json({**_told(resource), "deleted": {key: now[key].value if key in now else None for key in names}})
         return
-    default = "what each broker's file says" if resource is None else "its default"
+    default = "the value in each broker's file" if resource is None else "its default"
     for key in names:
         click.echo(f"{_noun(resource)}: {key} is back at {_value(now[key]) if key in now else default}")
 

@@ -25,7 +25,7 @@ LOST_WITH = {
     "__transaction_state": "the state of all transactions",
     "__share_group_state": "the positions of all share groups",
 }
-"""What is lost with each internal topic. The protocol lets any client delete these topics, as in Kafka."""
+"""The loss with each internal topic. The protocol lets any client delete these topics, as in Kafka."""
 
 name_option = click.option("--name", required=True, help="Name of the topic.", shell_complete=complete_topics)
 

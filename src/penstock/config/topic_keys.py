@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.config.keys import Row
 
 TOPIC_ROWS: tuple[Row, ...] = (
-    ("cleanup.policy", "list", "delete", "compact delete", "ce", "What happens to old segments: delete removes them, compact keeps the last record of each key."),
+    ("cleanup.policy", "list", "delete", "compact delete", "ce", "The retention policy for old segments: delete removes them, compact keeps the last record of each key."),
     ("compression.gzip.level", "int", "-1", "1..9|-1", "ce", "Compression level for batches that the broker recompresses with gzip."),
     ("compression.lz4.level", "int", "9", "1..17", "ce", "Compression level for batches that the broker recompresses with lz4."),
     ("compression.type", "string", "producer", "uncompressed zstd lz4 snappy gzip producer", "ce", "Codec of stored batches. producer keeps the producer's codec."),

@@ -1,4 +1,4 @@
-"""What consumer groups need from the cluster: its topics and a group's settings."""
+"""The cluster as consumer groups see it: its topics and a group's settings."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class GroupKind:
-    """What all group shards share."""
+    """The parts that all group shards share."""
 
     noun = "group"
 

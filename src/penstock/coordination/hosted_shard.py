@@ -104,7 +104,7 @@ News: TypeAlias = Callable[[S, int], Outcome]
 
 
 class ShardKind(Protocol[S]):
-    """What the shards of one coordinator share."""
+    """The parts that the shards of one coordinator share."""
 
     @property
     def noun(self) -> str:

@@ -60,7 +60,7 @@ class CoordinatorTopic(NamedTuple):
 
 
 class Surroundings(NamedTuple):
-    """What every coordinator needs."""
+    """The surroundings of every coordinator."""
 
     loop: asyncio.AbstractEventLoop
     running: RunningConfig

@@ -45,7 +45,7 @@ class ProducerIds(Protocol):
 
 
 class TransactionKind:
-    """What all transaction shards share."""
+    """The parts that all transaction shards share."""
 
     noun = "transactional id"
     commit_timeout_ms = COMMIT_TIMEOUT_MS

@@ -72,8 +72,8 @@ class Membership:
         listeners: Sequence[Listener],
         when_failed: Callable[[Exception], None],
     ) -> None:
-        """Opens the metadata log; blocks. Raises StorageError. `when_failed`: called when this node of a cluster
-        receives no more metadata: it would continue on outdated metadata.
+        """Opens the metadata log; blocks. Raises StorageError. `when_failed` is called when this node of a
+        cluster receives no more metadata, because it would go on with outdated metadata.
         """
         self._loop = loop
         self._world = world
@@ -228,8 +228,8 @@ class Membership:
         """Hand the controller over to a node that serves: while this node opens its logs, it cannot answer admin
         clients.
 
-        Only once: after a restart of all nodes, the metadata lists brokers as live that are still opening their logs.
-        The next controller has to find that out, so it must stay.
+        Only once: after a restart of all nodes, the metadata lists brokers as live although they are still opening
+        their logs. The next controller has to find that out, so it must stay.
         """
         if self._is_serving or not self._config.is_clustered or not self.quorum.is_active:
             return
@@ -284,7 +284,8 @@ class Membership:
         if said == own:
             self._store.trust_empty_disk()
             log.warning(
-                "%s: this voter votes with an empty disk: the operator has confirmed that it never ran", NEVER_VOTED_KEY
+                "%s: this voter votes with an empty disk, because the operator has confirmed that it never ran",
+                NEVER_VOTED_KEY,
             )
         else:
             log.warning(

@@ -125,7 +125,7 @@ class ServerMetrics:
         )
         yield counter(
             "penstock_strangers_refused_total",
-            "Connections closed because they sent requests reserved for nodes of the cluster without its secret, "
+            "Connections closed because they sent requests for nodes only and had not presented the cluster's secret, "
             "by listener.",
             ("listener",),
             [((listener.name,), listener.strangers) for listener in self._listeners],

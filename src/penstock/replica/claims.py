@@ -1,4 +1,4 @@
-"""What a follower reports to the leader about its own log: the stable offset, and damage.
+"""A follower's reports to the leader about its own log: the stable offset, and damage.
 
 One frame covers all partitions of a leader whose flushes ended in this turn. Must not know: fetches.
 """

@@ -1,4 +1,4 @@
-"""What a follower fetches from one leader: the partitions, the state of each, and the fetch session (KIP-227).
+"""The fetches of a follower from one leader: the partitions, the state of each, and the fetch session (KIP-227).
 
 Builds the next fetch request. Sends nothing and appends nothing; time is an argument. The leader remembers the session,
 so a request names only changed partitions, and thousands of idle partitions cost nothing.

@@ -1,4 +1,4 @@
-"""What all partitions of one broker share: its identity, its lease, the other brokers' epochs, and the listener.
+"""The broker as its partitions see it: its identity, its lease, the other brokers' epochs, and the listener.
 
 While logs are being opened, partitions send no events. The later listener (`HostedPartitions.follow`) visits each of
 them.

@@ -260,7 +260,7 @@ class HostedPartitions:
             config,
             self._commit,
             self.host,
-            # The log beyond it may differ from other replicas. A sole replica has no such doubt.
+            # The log beyond it may differ from other replicas. This does not concern a sole replica.
             high_watermark=known.high_watermark if len(state.replicas) > 1 else None,
         )
         if is_in_the_way or (report is None and self._offsets.speaks_of_former((topic.name, state.index))):
@@ -274,9 +274,9 @@ class HostedPartitions:
         """Whether the replica was removed from here and added again while this broker was away. No tombstones were kept
         for it meanwhile, so deleted keys would come back with its log.
 
-        A replica that is in sync or eligible to lead has fetched since, and others count on it. So has a replica with
-        records of the current leader epoch: each removal begins a new one. Call this only while no leader can have
-        heard of this log: in a new incarnation, or for a leader epoch that is new here.
+        A replica that is in sync or eligible to lead has fetched since, and others count on it. A replica with records
+        of the current leader epoch has fetched since, too, because each removal begins a new epoch. Call this only
+        while no leader can have heard of this log: in a new incarnation, or for a leader epoch that is new here.
         """
         own = self.host.node_id
         is_counted_on = own in (*state.isr, *state.elr, *state.last_known_elr)
@@ -324,7 +324,8 @@ class HostedPartitions:
         await self._workers.run(partial(probe, self._disk, self.directory, REVIVAL_PROBE))
 
     async def reopen(self, partition: Partition) -> Log:
-        """Open the log of an offline partition again beside the old one: as after a crash, and all of it stable.
+        """Open the log of an offline partition again, beside the old one. It is recovered as after a crash, and all of
+        it is stable.
 
         The part beyond the old log's stable offset is cut if other replicas have it, and written again if not: after a
         failed sync the page cache reports clean pages, whether or not they are on the disk. Raises StorageError; then

@@ -64,7 +64,7 @@ METADATA_IS_COMING = frozenset(
 
 
 class Follower(Protocol):
-    """What the fetchers of a broker share."""
+    """The parts that the fetchers of a broker share."""
 
     node_id: int
     identity: PeerIdentity

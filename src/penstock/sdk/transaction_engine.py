@@ -110,7 +110,7 @@ class TransactionEngine:
     # -- errors ---------------------------------------------------------------------------------------------
 
     def _call(self, function: Callable[[float], None], doing: str) -> None:
-        """Repeats what may be repeated until the time is up."""
+        """Repeats calls that may be repeated, until the time is up."""
         deadline = time.monotonic() + self._timeout_s
         while True:
             left_s = max(LAST_TRY_S, deadline - time.monotonic())

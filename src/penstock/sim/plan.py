@@ -255,7 +255,7 @@ def draw(
 
 
 def _draw_transactions(random: Random, later: Random) -> TransactionPlan | None:
-    """`later`: what was added later, so that the rest stays unchanged."""
+    """`later`: for draws that were added later, so that the rest stays unchanged."""
     if random.random() >= TRANSACTIONS_CHANCE:
         return None
     sources = random.randint(1, 4)

@@ -62,7 +62,7 @@ EPOCHS = (
 LARGEST_EPOCHS = (3, 6, 12)
 EPOCHS_CHANCE = 0.4
 DRAWN_LAST = ("penstock.core.metadata.records:PARTITIONS_IN_ONE_GO",)
-"""Added later: what a seed draws for the others stays unchanged."""
+"""Added later: the draws of a seed for the others stay unchanged."""
 RAFT_SETTINGS = "penstock.node.membership:_raft_settings"
 
 

@@ -106,7 +106,7 @@ class CheckpointBuilder:
     def prepare(
         self, producers: ProducerStates, log_end_offset: int, stable_offset: int, *, closing: bool
     ) -> LogCheckpoint:
-        """`closing`: the snapshot is exact. Raises OSError; what was written by then is in the next checkpoint."""
+        """`closing`: the snapshot is exact. Raises OSError; files written by then are in the next checkpoint."""
         active = self._segments.active
         if len(active.index):  # walking a short segment is as fast as reading its index
             if closing:

@@ -23,7 +23,7 @@ from penstock.storage.producer_state import ProducerStates
 
 
 class Remainder(NamedTuple):
-    """What remains of a log after the cut."""
+    """The log after the cut."""
 
     producers: ProducerStates  # state before its end
     end_offset: int

@@ -218,7 +218,7 @@ class LogCheckpoint:
 
 
 class Recovery:
-    """What happened while a log was opened."""
+    """The findings while a log was opened."""
 
     __slots__ = ("messages", "rebuilt_indexes", "scanned_bytes", "truncated_bytes")
 

@@ -25,7 +25,7 @@ TRANSACTION_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 CLEANED = ".cleaned"
 SWAP = ".swap"
-# The order in which a swap renames: what counts comes last. Not every segment has a transaction index.
+# The order in which a swap renames: the file that counts comes last. Not every segment has a transaction index.
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX, LOG)
 DELETED = ".deleted"
 TEMPORARY = ".tmp"

@@ -1,4 +1,4 @@
-"""How the last run left a log: what its checkpoints say, and whether it closed the log itself."""
+"""The log as the last run left it: its checkpoints, and whether that run closed the log itself."""
 
 from __future__ import annotations
 

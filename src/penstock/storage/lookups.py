@@ -2,7 +2,7 @@
 
 The loop looks things up in memory (`LogReader.read` without `may_wait`) and gets NotCached if that is not enough: cold
 pages, a gap in unchecked batches, a damaged index. A `Lookup` does the same with blocking reads. It works on views of
-the segments and changes nothing. What it learned (places, new indexes) is used only if `LogReader.end_lookup` finds
+the segments and changes nothing. Its findings (places, new indexes) are used only if `LogReader.end_lookup` finds
 the log unchanged.
 """
 

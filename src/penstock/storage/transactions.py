@@ -27,7 +27,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class MarkerCheck(Enum):
-    """What to do with a marker that a coordinator sends."""
+    """The verdict on a marker that a coordinator sends."""
 
     APPEND = "append"
     ALREADY_THERE = "already there"

@@ -210,7 +210,7 @@ def test_configs_of_all_brokers(cli: CommandLine) -> None:
         )
     finally:
         deleted = cli("configs", "delete", "--all-brokers", "log.cleaner.backoff.ms")
-    assert deleted.lines == ["all brokers: log.cleaner.backoff.ms is back at what each broker's file says"]
+    assert deleted.lines == ["all brokers: log.cleaner.backoff.ms is back at the value in each broker's file"]
     assert json.loads(cli("configs", "describe", "--all-brokers", "--json").out) == []
     told = cli("configs", "set", "--all-brokers", "log.cleaner.backoff.ms=15000", "--json").out
     assert json.loads(told) == {"all_brokers": True, "set": {"log.cleaner.backoff.ms": "15000"}}

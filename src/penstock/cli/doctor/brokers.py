@@ -1,4 +1,4 @@
-"""What `penstock doctor` says about brokers that are down, and about partitions without all their replicas."""
+"""The findings of `penstock doctor` about brokers that are down, and about partitions without all their replicas."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def examine(target: Target) -> Iterator[Finding]:
     )
     yield from decided
     if _has_problem(decided):
-        return  # without a controller a broker that does not answer may be down: its address need not be wrong
+        return  # without a controller, a broker that does not answer may be down, so its address may be right
     yield from down(fenced, [finding.about for finding in decided])
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         look = partial(advertised, entrance=entrance, is_plain="ssl" not in protocol)

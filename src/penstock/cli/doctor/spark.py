@@ -1,4 +1,4 @@
-"""What `penstock doctor` says about Spark: whether PySpark is installed, and whether a session would start.
+"""The findings of `penstock doctor` about Spark: whether PySpark is installed, and whether a session would start.
 
 It does not import PySpark or start a JVM: both take seconds.
 """

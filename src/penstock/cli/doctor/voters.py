@@ -1,4 +1,4 @@
-"""What `penstock doctor` says about the controller and the voters: whether there is one, and which are missing."""
+"""The findings of `penstock doctor` about controller and voters: whether there is one, and which are missing."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TopicExists = Callable[[str], bool]
 
 
 class Sweep:
-    """What to delete. `deleted`: deleted topics, even if recreated. `exists`: other topics may be deleted too."""
+    """`deleted`: deleted topics, even if recreated. `exists`: other topics may be deleted, too."""
 
     __slots__ = ("deleted", "exists", "expires", "is_of_all_topics", "left")
 

@@ -24,7 +24,7 @@ FORGIVEN_AFTER_MS: Final = 2 * LONGEST_PAUSE_MS
 
 
 class Brokers(Protocol):
-    """What a leader knows about the brokers of its cluster."""
+    """The brokers of a cluster as its leaders know them."""
 
     @property
     def lag_time_max_ms(self) -> int: ...

@@ -1,1 +1,1 @@
-"""What all coordinator shards share: records, outcomes, deadlines."""
+"""The common part of all coordinator shards: records, outcomes, deadlines."""

@@ -1,4 +1,4 @@
-"""What the broker's configuration says to the transaction coordinator, as plain values."""
+"""The broker's configuration for the transaction coordinator, as plain values."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class TransactionShard:
         return out
 
     def _set_timeout(self, transaction: Transaction, now_ms: int) -> None:
-        """No later than its timeout from now: whoever wrote the beginning may have had a clock that is days ahead."""
+        """No later than its timeout from now: the begin may have been written by a clock that is days ahead."""
         if not transaction.is_decided_outside:
             began_ms = min(transaction.start_ms - self.wall.ahead_ms, now_ms)
             self.timers.set((TIMEOUT, transaction.transactional_id), began_ms + transaction.timeout_ms)
@@ -200,7 +200,7 @@ class TransactionShard:
     def _init_known(
         self, request: InitRequest, known: Transaction, timeout_ms: int, out: Outcome, token: Token, now_ms: int
     ) -> ErrorCode | None:
-        """What the client is told if the request does not wait for markers. None: it is answered."""
+        """The error for the client if the request does not wait for markers. None: it is answered."""
         act = answer(known.state, Request.INIT)
         wall_ms = self.wall.at(now_ms)
         if isinstance(act, ErrorCode):

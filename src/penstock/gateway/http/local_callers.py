@@ -1,4 +1,4 @@
-"""Who may call a REST proxy on the loopback address: programs of this machine, but no web pages in its browser.
+"""The callers of a REST proxy on the loopback address: programs of this machine, but no web pages in its browser.
 
 A browser sends requests to 127.0.0.1 for any web page, and a page whose name resolves to 127.0.0.1 may even read the
 answers. The Origin header reveals the first kind of request, and the Host header the second: neither names this

@@ -20,7 +20,7 @@ _PATH_SCHEMAS: dict[str, dict[str, Any]] = {
     "instance": {"type": "string", "pattern": "^[a-zA-Z0-9._-]+$", "minLength": 1, "maxLength": 200},
     "broker": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1},
 }
-# What an operation creates (the last entry), and the path parameters that lead to it.
+# The last entry is created by an operation; the others are path parameters that lead to it.
 _SUPPLIES = {
     "publish": {"topic": "$request.path.topic"},
     "createTopic": {"cluster": "$request.path.cluster", "topic": "$response.body#/topic_name"},

@@ -124,7 +124,7 @@ class _Chain:
         self._undone.add(end)
         if marker is not None and marker.kind == ABORT:
             self._undone.update(ended)
-        # What it has committed supersedes other records from now on.
+        # Its committed records supersede others from now on.
         self._last.clear()
         self._last_end = 0
 

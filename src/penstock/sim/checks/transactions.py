@@ -20,10 +20,10 @@ STAYS = "a commit that was acknowledged stays"
 ABORTED = "nothing aborted is committed"
 OFFSETS = "offsets are committed with their transaction"
 ONCE = "a row comes out once"
-KEPT = "what is acknowledged is kept"
+KEPT = "acknowledged commits are kept"
 PREPARED = "a prepared transaction waits for its decision"
 CONFIRMED = "a commit that is asked for again is confirmed"
-READ = "what was read as committed stays so"
+READ = "records read as committed stay committed"
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence
         for one in final.get(place, ()):
             if one.is_committed and one.offset not in offsets:
                 raise Violation(
-                    "what is committed is read",
+                    "committed records are read",
                     f"{one.value!r} at {place}@{one.offset} is committed, and a reader of committed records was not "
                     "given it",
                 )
@@ -186,7 +186,7 @@ def _check_repeats(history: TransactionHistory, found: Sequence[_Found]) -> None
 
 
 def _check_prepared(history: TransactionHistory, found: Sequence[_Found]) -> None:
-    """Who decides to commit it does so, however late, unless another producer has begun meanwhile."""
+    """A decision to commit is carried out, however late, unless another producer has begun meanwhile."""
     for one in found:
         attempt = one.attempt
         is_refused = attempt.ending is Ending.ABORTED or bool(attempt.refusal)

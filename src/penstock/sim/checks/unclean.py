@@ -1,4 +1,4 @@
-"""What an unclean election may lose: records acknowledged after the new leader had left the ISR.
+"""The records that an unclean election may lose: those acknowledged after the new leader had left the ISR.
 
 Records acknowledged before that are present at their offsets, as everywhere; without unclean elections all are. Lost
 records do not reappear elsewhere. Must not know: brokers, faults.

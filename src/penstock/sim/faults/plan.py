@@ -1,8 +1,8 @@
 """The faults of a history and their times, drawn from the seed before it begins.
 
-Half of the histories get a few random kinds of faults, the other half the kinds of one theme, which work together: what
-many random kinds show once in a thousand histories, the right few show once in ten. Some faults follow directly on the
-previous one, so that they overlap. All histories are drawn from the same mixture, with or without a planted bug.
+Half of the histories get a few random kinds of faults, the other half the kinds of one theme, which work together: the
+right few kinds show a bug in one of ten histories, many random kinds in one of a thousand. Some faults follow directly
+on the previous one, so that they overlap. All histories are drawn from the same mixture, with or without a planted bug.
 Must not know: clusters, how a fault is carried out.
 """
 

@@ -55,7 +55,8 @@ class SteeredFaults:
 
     async def _rot_below_tombstones(self, fault: Fault, random: Random) -> None:
         """The cleaner of one follower is slow. It still has a deleted record and, further up, its tombstone, when its
-        leader has dropped both. A bit between the two rots: what is fetched again from there on has no tombstone."""
+        leader has dropped both. A bit between the two rots. The records fetched again from there on have no tombstone.
+        """
         if self._enemy.rotten is not None or not await self._enemy.wait_for_quiet():
             return
         numbers = [number for number in self._followers() if self._enemy.can_take(number)]
@@ -189,8 +190,8 @@ class _SlowCleaner:
 
 
 class _SwapTrap:
-    """For one broker that swaps in the oldest records that are left, because they stay for long: what else is lost here
-    is soon superseded."""
+    """For one broker that swaps in the oldest records that are left, because they stay for long.
+    Other losses here are soon superseded."""
 
     def __init__(self, enemy: Enemy, random: Random, *, keeps_power: bool) -> None:
         self._enemy = enemy

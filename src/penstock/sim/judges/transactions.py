@@ -16,7 +16,7 @@ from typing import NamedTuple
 from penstock.sim.judges.history import Place
 
 LATEST_S = 3.0
-"""So long after it was sent, a request may be heard."""
+"""A request may arrive this long after it was sent."""
 
 
 class Ending(Enum):
@@ -64,7 +64,7 @@ class Attempt:
     prepared_s: float | None = None
     """Under two-phase commit: when the decision about it was made, outside of the cluster."""
     is_decided_to_commit: bool = False
-    """Then: what the decision is."""
+    """Under two-phase commit: the decision."""
 
     def send(self, place: Place, number: int, row: int) -> Sent:
         sent = Sent(place, b"%s/%d" % (self.name.encode(), number), number, row)
@@ -74,12 +74,12 @@ class Attempt:
 
 @dataclass(slots=True)
 class Asked:
-    """An instance asked a coordinator to let it begin, which ends what others have open under this id."""
+    """An instance asked a coordinator to begin. That ends transactions that others have open under this id."""
 
     at_s: float
     instance: int
     until_s: float
-    """No coordinator hears it later than that."""
+    """The request arrives at no coordinator after this time."""
 
 
 class Begun(NamedTuple):

@@ -64,7 +64,7 @@ class Decided:
 
 
 class Aborted:
-    """What a client drops of the batches of one answer, in their order."""
+    """The batches of one answer that a client drops, in their order."""
 
     def __init__(self, listed: Iterable[AbortedTransaction]) -> None:
         self._coming = sorted(((one.first_offset, one.producer_id) for one in listed), reverse=True)

@@ -1,4 +1,4 @@
-"""What error codes mean to a transactional client, and how a transaction or its producer comes to an end.
+"""Error codes as a transactional client reads them, and the ways in which a transaction or its producer ends.
 
 Must not know: requests, connections.
 """

@@ -2,13 +2,13 @@
 
 - Version 0 adds partitions itself, and its epoch stays. A request of it that was not answered may arrive late, and in
   the next transaction it would count. So after such a one it asks for a higher epoch before it goes on (KIP-360).
-- Version 2 leaves partitions to the broker, and each end of a transaction gives it another epoch. What arrives late is
-  refused by that. So it sends some requests twice, the second time much later.
+- Version 2 leaves partitions to the broker, and each end of a transaction gives it another epoch. So late requests
+  are refused, and it sends some requests twice, the second time much later.
 - Under two-phase commit its transactions have no timeout. Another producer that knows its producer id and epoch ends
   them in its place (`resume`).
 
-What becomes of it is told by three exceptions: the transaction has to be aborted, this producer is over, or its
-process is gone. Must not know: what is in the records, faults, checkers.
+Three exceptions end its work: the transaction has to be aborted, this producer is over, or its process is gone. Must
+not know: what is in the records, faults, checkers.
 """
 
 from __future__ import annotations

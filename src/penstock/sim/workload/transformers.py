@@ -1,10 +1,10 @@
 """Instances that read a partition, transform its rows, write the results, and commit their position.
 
-A transactional id has a source partition of its own: whoever begins under it takes over that source. An instance asks
-how far its source is read, and goes on from there in transactions: rows, records in several partitions, the offset.
-Some transactions have no rows, and some have nothing at all. Instances abort, die in the middle, sleep for longer than
-their transactions may take, and come back. Where two supervisors start instances under one id, each of them fences the
-other.
+A transactional id has a source partition of its own. The instance that begins under it takes over that source. An
+instance asks how far its source is read, and goes on from there in transactions: rows, records in several partitions,
+the offset. Some transactions have no rows, and some have nothing at all. Instances abort, die in the middle, sleep for
+longer than their transactions may take, and come back. If two supervisors start instances under one id, each of them
+fences the other.
 
 Under two-phase commit an instance prepares a transaction and is gone. Its supervisor ends it after the timeout that
 the instance named, by producer id and epoch alone, and perhaps several times. Must not know: faults, checkers.
@@ -138,7 +138,7 @@ class Transformer:
             await self._take_over()
 
     async def _take_over(self) -> None:
-        """What a dead instance has left open has no timeout: the next producer ends it."""
+        """A transaction that a dead instance has left open has no timeout: the next producer ends it."""
         time = asyncio.get_running_loop().time
         ends_s = time() + INSISTS_S
         while time() < ends_s:

@@ -1,1 +1,1 @@
-"""What processes of Spark share on disk: files that are made once, and compiled code."""
+"""Files that processes of Spark share: made once, and with compiled code."""

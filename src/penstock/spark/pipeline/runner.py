@@ -45,7 +45,7 @@ class RunReport:
     sinks: dict[str, str] = field(default_factory=dict)
     """The sink of each flow."""
     has_other_sources: bool = True
-    """There are sources other than topics with known positions."""
+    """Some sources are not topics, or have unknown positions."""
 
     @property
     def rows_read(self) -> int:
@@ -188,7 +188,7 @@ def _follow(
                 if flow is not None and is_new_state and flow.state is not FlowState.QUEUED:
                     tables.record_written()
         thread.join()
-    # Leaving the block has waited for the last progress reports.
+    # The last progress reports arrived before the block ended.
     while not news.empty():
         late = news.get()
         if not isinstance(late, _Ended):
@@ -203,7 +203,7 @@ def _follow(
 
 
 def _told(progress: RunProgress, news: str | BatchDone) -> tuple[FlowProgress | None, bool]:
-    """(the flow that changed, whether its state did)."""
+    """The flow that changed, and whether its state did."""
     if isinstance(news, BatchDone):
         return progress.take_batch(news), False
     event = flow_event(news)

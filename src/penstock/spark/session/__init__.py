@@ -1,1 +1,1 @@
-"""What a session needs before its JVM starts: settings, Java, the Python of the workers, a place for their output."""
+"""A session before its JVM starts: settings, Java, the Python of the workers, a place for their output."""

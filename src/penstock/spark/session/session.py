@@ -156,7 +156,7 @@ def session(
 
 
 def _prepare(master: str) -> WarmUp | None:
-    """What Spark looks for in the environment; workers on this machine inherit it from the JVM."""
+    """Sets the environment for Spark; workers on this machine inherit it from the JVM."""
     from penstock.spark.cache.warmup import WarmUp, place_numba_cache
     from penstock.spark.session.interpreter import worker_python
     from penstock.spark.session.java import use_java

@@ -92,7 +92,7 @@ MAX_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[R, T]):
-    """What coordinators of transactional ids are asked."""
+    """A question to coordinators of transactional ids."""
 
     key: Api
     kind: type[R]

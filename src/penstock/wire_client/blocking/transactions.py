@@ -1,8 +1,8 @@
 """Transactions for blocking code: begin one, write offsets in it, end it, perhaps from another process.
 
-Whoever knows an `OpenTransaction` may end it. Records are written elsewhere (`spark.sink.producing`). Must not know:
-what is written, who decides. Invariant, as in `BlockingCluster`: every request is harmless when it is sent twice. A
-repeated end in the same direction is confirmed, until another producer begins with the transactional id.
+Every process that knows an `OpenTransaction` may end it. Records are written elsewhere (`spark.sink.producing`). Must
+not know: what is written, who decides. Invariant, as in `BlockingCluster`: every request is harmless when it is sent
+twice. A repeated end in the same direction is confirmed, until another producer begins with the transactional id.
 """
 
 from __future__ import annotations
