@@ -4,8 +4,8 @@ It knows frames and slots, not the meaning of requests. Every request gets the n
 any order and are sent in slot order.
 
 Two-stage handling: requests of `pipelined` APIs (produce, fetch) are passed to the handler while earlier ones still
-wait for a flush or for data. Any other request is a barrier, as on a Kafka broker: it is passed on after everything
-before it is answered, and nothing after it is passed on before it is answered itself.
+wait for a flush or for data. Any other request is a barrier, as on a Kafka broker: it waits for the answers
+to all earlier requests, and all later requests wait for its own answer.
 
 Bounds: frame size by API, requests in flight, queued reply bytes, and memory for requests of all connections together
 (`net.request_memory`). Beyond a bound the connection stops reading until the bound is met again. The receive buffer

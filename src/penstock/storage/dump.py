@@ -380,7 +380,7 @@ def dump_leader_epochs(file: Readable) -> Iterator[Finding]:
         try:
             numbers = [int(word) for word in line.decode("ascii").split()]
         except ValueError:
-            yield problem(at, f"line {number + 1} contains other text than numbers")
+            yield problem(at, f"line {number + 1} contains text other than numbers")
             return
         if number == 0 and numbers != [0]:
             yield problem(at, f"version {line.decode()}")

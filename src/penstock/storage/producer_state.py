@@ -1,10 +1,10 @@
 """The state of a log's idempotent and transactional producers.
 
-`check` decides before an append whether a batch is new, a repeat or out of order; `update` records it after. So does
-`check_marker` for the marker that ends a transaction, and `check_verified` for a batch that begins one.
-The last five batches of each producer are remembered, so a client with five requests in flight may repeat
-any of them. State is dropped only when a producer has been idle for `producer_id_expiration_ms`: deleting
-its records does not forget it. A `.snapshot` file keeps it over a restart (`producer_snapshot`).
+`check` decides before an append whether a batch is new, a repeat or out of order. `check_marker` decides the same for
+the marker that ends a transaction, and `check_verified` for a batch that begins one. `update` records the append. The
+last five batches of each producer are remembered, so a client with five requests in flight may repeat any of them.
+State is dropped only when a producer has been idle for `producer_id_expiration_ms`: deleting its records does not
+forget it. A `.snapshot` file keeps it over a restart (`producer_snapshot`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from penstock.cli.doctor.command import Finding
 from penstock.cli.reach.connection import Target
 from penstock.cli.reach.wire_admin import transaction_admin
 from penstock.cli.transactions import old
-from penstock.cli.transactions.old import OpenTransaction, moment, since, span
+from penstock.cli.transactions.old import OldTransaction, moment, since, span
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.model.topic_partition import TopicPartition
 
@@ -34,7 +34,7 @@ def old_transactions(target: Target) -> Iterator[Finding]:
         if not isinstance(error, ApiError) or error.code is not ErrorCode.UNSUPPORTED_VERSION:
             yield Finding("warning", "transactions", f"they cannot be read: {error}")
         return
-    by_producer: dict[int, list[OpenTransaction]] = {}
+    by_producer: dict[int, list[OldTransaction]] = {}
     for one in hanging:
         by_producer.setdefault(one.producer.producer_id, []).append(one)
     sinks, others = _of_sinks(known)
@@ -53,7 +53,7 @@ def _long_open(admin: TransactionAdmin) -> Iterator[TransactionDescription]:
             yield found
 
 
-def _hanging(parts: Sequence[OpenTransaction]) -> Finding:
+def _hanging(parts: Sequence[OldTransaction]) -> Finding:
     producer = parts[0].producer
     topic, index = producer.partition
     sentence = (

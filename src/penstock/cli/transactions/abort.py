@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from penstock.cli.output import show_json
-from penstock.cli.transactions.old import OpenTransaction, coordinated, since
+from penstock.cli.transactions.old import OldTransaction, coordinated, since
 from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
 
@@ -65,7 +65,7 @@ def abort_in_partition(admin: TransactionAdmin, hung: Hung, *, ask: bool, force:
     """False: the user declined."""
     producer = _look_up(admin, hung)
     if not force:
-        _check_hanging(OpenTransaction(producer, coordinated(admin, [producer.producer_id]).get(producer.producer_id)))
+        _check_hanging(OldTransaction(producer, coordinated(admin, [producer.producer_id]).get(producer.producer_id)))
     if ask:
         click.echo(
             f"{producer.partition}: the transaction of producer {producer.producer_id}, epoch {producer.epoch}, is "
@@ -112,7 +112,7 @@ def _look_up(admin: TransactionAdmin, hung: Hung) -> PartitionProducer:
     return found
 
 
-def _check_hanging(found: OpenTransaction) -> None:
+def _check_hanging(found: OldTransaction) -> None:
     """Refuses to abort one partition of a transaction that its coordinator may commit: it would no longer be atomic."""
     known = found.known
     if known is None or found.is_hanging:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.wire_client.requests.transactions import PartitionProducer, TransactionDescription
 
 
-class OpenTransaction(NamedTuple):
+class OldTransaction(NamedTuple):
     producer: PartitionProducer
     """State in the partition, from its leader."""
     known: TransactionDescription | None
@@ -33,7 +33,7 @@ class OpenTransaction(NamedTuple):
 
 def old_transactions(
     admin: TransactionAdmin, longer_than_ms: int, topics: Iterable[str] | None = None, partition: int | None = None
-) -> list[OpenTransaction]:
+) -> list[OldTransaction]:
     """Open transactions whose last write is at least that old. Without `topics` and `partition`: of all partitions."""
     last_ms = time.time() * 1000 - longer_than_ms
     found = [
@@ -46,7 +46,7 @@ def old_transactions(
     known = coordinated(admin, {one.producer_id for one in found})
     # Asked again: a transaction that has ended in between is no longer part of its coordinator's state either.
     still = {_identity(one) for one in admin.open_transactions({one.partition.topic for one in found})}
-    return [OpenTransaction(one, known.get(one.producer_id)) for one in found if _identity(one) in still]
+    return [OldTransaction(one, known.get(one.producer_id)) for one in found if _identity(one) in still]
 
 
 def _identity(one: PartitionProducer) -> tuple[TopicPartition, int, int | None]:

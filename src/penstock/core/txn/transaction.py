@@ -76,7 +76,7 @@ class Transaction(NamedTuple):
     def epoch_of(self, producer_id: int) -> int | None:
         """The epoch of the client that has this producer id; None: no client has it.
 
-        Where the end of a transaction brings another id, its client goes on with that one before the markers are there.
+        If the end of a transaction changes the id, its client uses the new one before the markers are written.
         """
         if producer_id == self.producer_id:
             return self.epoch

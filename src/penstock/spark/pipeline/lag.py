@@ -30,7 +30,7 @@ LOOK_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PositionLag:
     topic: str
     partition: int
     position: int
@@ -78,7 +78,7 @@ class LagMeter:
         found = self._cluster.topics(wanted)
         return [name for name in wanted if name not in found]
 
-    def lags(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> list[PartitionLag]:
+    def lags(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> list[PositionLag]:
         """`topic_ids`: the known ids of the topics that were read. Raises WireClientError if no broker answers."""
         there = self._cluster.topics({tp.topic for tp in positions})
         counts = {name: len(info.partitions) for name, info in there.items()}
@@ -92,7 +92,7 @@ class LagMeter:
         was = SourceOffset("", topic_ids, {})
         now = SourceOffset("", {name: info.topic_id for name, info in there.items()}, {})
         return [
-            PartitionLag(
+            PositionLag(
                 tp.topic,
                 tp.partition,
                 position,

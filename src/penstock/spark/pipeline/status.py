@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.model.errors import ApiError, PenstockError
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
-from penstock.spark.pipeline.lag import LagMeter, PartitionLag
+from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
@@ -98,7 +98,7 @@ class FlowStatus:
     rows_written: int | None
     rows_read_total: int | None
     rows_written_total: int | None
-    partitions: tuple[PartitionLag, ...]
+    partitions: tuple[PositionLag, ...]
     groups: tuple[str, ...]
     error: str
 
@@ -146,7 +146,7 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
 def _flow_status(
     name: str, told: Mapping[str, Any], checkpoint: FlowCheckpoint | None, meter: LagMeter, problems: list[str]
 ) -> FlowStatus:
-    partitions: tuple[PartitionLag, ...] = ()
+    partitions: tuple[PositionLag, ...] = ()
     groups: tuple[str, ...] = ()
     if checkpoint is not None:
         try:
@@ -154,7 +154,7 @@ def _flow_status(
             groups = tuple(checkpoint.groups())
             # No broker answered for an earlier flow: do not wait again for each flow.
             silent = any(problem.startswith("lag") for problem in problems)
-            partitions = tuple(PartitionLag(*tp, at, None) for tp, at in sorted(positions.items()))
+            partitions = tuple(PositionLag(*tp, at, None) for tp, at in sorted(positions.items()))
             if positions and not silent:
                 partitions = tuple(meter.lags(positions, checkpoint.topic_ids()))
                 losses = dict.fromkeys(one.loss for one in partitions if one.loss)

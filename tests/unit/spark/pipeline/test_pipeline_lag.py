@@ -8,7 +8,7 @@ import pytest
 from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.spark.options.cluster import cluster_options
-from penstock.spark.pipeline.lag import LagMeter, PartitionLag
+from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import AuthenticationFailed, ConnectionLost, NotKafka, UnknownHost
@@ -46,7 +46,7 @@ def test_a_topic_created_anew_is_never_caught_up() -> None:
         with LagMeter(options) as meter, closing(BlockingCluster(cluster_options(options).bootstrap)) as cluster:
             ids = {"clicks": cluster.topics(["clicks"])["clicks"].topic_id}
             assert meter.is_caught_up({FIRST: 3}, ids)
-            assert meter.lags({FIRST: 3}, ids) == [PartitionLag("clicks", 0, 3, 3)]
+            assert meter.lags({FIRST: 3}, ids) == [PositionLag("clicks", 0, 3, 3)]
             admin.delete_topic("clicks")
             admin.create_topic("clicks", 1)
             assert not meter.is_caught_up({FIRST: 3}, {}), "shorter, though its id is not known"
