@@ -49,7 +49,8 @@ class MarkerWriter:
             waits[place] = self._begin(marker, place)
             if not len(waits) % PLACES_PER_TURN:
                 await asyncio.sleep(0)
-        await asyncio.wait(waits.values(), timeout=patience_s)
+        if pending := [wait for wait in waits.values() if not wait.done()]:
+            await asyncio.wait(pending, timeout=patience_s)
         return {place: wait.result() if wait.done() else ErrorCode.REQUEST_TIMED_OUT for place, wait in waits.items()}
 
     def _begin(self, marker: Marker, place: Place) -> asyncio.Future[ErrorCode]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.cluster.running_config import RunningConfig
@@ -33,6 +34,8 @@ LEAST_SEGMENT_BYTES: Final = 1 << 20
 BROKERS_GRACE_S: Final = 5.0
 """How long to wait for brokers: a starting cluster has few at first, and the topic would keep that replication
 factor."""
+SHORT_KEY: Final = 128
+KEYS_REMEMBERED: Final = 4096
 
 R = TypeVar("R")
 S = TypeVar("S", bound=Shard)
@@ -286,6 +289,10 @@ class ShardHost(Generic[S]):
 
 def partition_of(key: str, count: int) -> int:
     """As in Kafka: the absolute value of Java's string hash, modulo the number of partitions."""
+    return (_hash_of_short if len(key) <= SHORT_KEY else _hash_of)(key) % count
+
+
+def _hash_of(key: str) -> int:
     value = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -294,4 +301,8 @@ def partition_of(key: str, count: int) -> int:
         value = 0x100000000 - value
         if value == 0x80000000:
             value = 0  # the only number without an absolute value
-    return value % count
+    return value
+
+
+_hash_of_short = lru_cache(KEYS_REMEMBERED)(_hash_of)
+"""Every request of a producer or member looks for its key again."""

@@ -36,6 +36,20 @@ def write_varint(value: int, out: bytearray) -> None:
     out.append(value)
 
 
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    write_varint(value, out)
+    return bytes(out)
+
+
+_SHORT = tuple(map(_varint, range(1024)))
+_NULL = _varint(-1)
+
+
+def _length(size: int) -> bytes:
+    return _SHORT[size] if size < len(_SHORT) else _varint(size)
+
+
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
     result = shift = 0
     while True:
@@ -49,29 +63,21 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _write_bytes(value: bytes | None, out: bytearray) -> None:
-    if value is None:
-        write_varint(-1, out)
-    else:
-        write_varint(len(value), out)
-        out += value
-
-
-def encode_records(records: Sequence[Record], base_timestamp: int) -> bytearray:
-    out = bytearray()
-    for delta, record in enumerate(records):
-        body = bytearray(b"\0")
-        write_varint(record.timestamp_ms - base_timestamp, body)
-        write_varint(delta, body)
-        _write_bytes(record.key, body)
-        _write_bytes(record.value, body)
-        write_varint(len(record.headers), body)
-        for name, value in record.headers:
-            _write_bytes(name.encode(), body)
-            _write_bytes(value, body)
-        write_varint(len(body), out)
-        out += body
-    return out
+def encode_records(records: Sequence[Record], base_timestamp: int) -> bytes:
+    out: list[bytes] = []
+    for delta, (key, value, headers, timestamp_ms, _) in enumerate(records):
+        later_ms = timestamp_ms - base_timestamp
+        body = [b"\0", _length(later_ms) if later_ms >= 0 else _varint(later_ms), _length(delta)]
+        body += (_NULL,) if key is None else (_length(len(key)), key)
+        body += (_NULL,) if value is None else (_length(len(value)), value)
+        body.append(_length(len(headers)))
+        for name, text in headers:
+            encoded = name.encode()
+            body += (_length(len(encoded)), encoded)
+            body += (_NULL,) if text is None else (_length(len(text)), text)
+        encoded = b"".join(body)
+        out += (_length(len(encoded)), encoded)
+    return b"".join(out)
 
 
 def build_batch(
@@ -86,28 +92,33 @@ def build_batch(
 ) -> bytes:
     """An uncompressed batch. `attributes` may carry the transactional and control bits."""
     base_timestamp = records[0].timestamp_ms
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=0,
-        leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=0,
-        attributes=attributes,
-        last_offset_delta=len(records) - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp_ms for record in records),
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=len(records),
+    payload = encode_records(records, base_timestamp)
+    header = HEADER.pack(
+        base_offset,
+        HEADER_SIZE - LENGTH_OVERHEAD + len(payload),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        len(records) - 1,
+        base_timestamp,
+        max(record.timestamp_ms for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
     )
-    return seal(header, encode_records(records, base_timestamp))
+    return _with_checksum(header, payload)
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
     """Header + payload with length and checksum set."""
     length = HEADER_SIZE - LENGTH_OVERHEAD + len(payload)
-    out = bytearray(HEADER.pack(*header._replace(batch_length=length, crc=0)))
+    return _with_checksum(HEADER.pack(*header._replace(batch_length=length, crc=0)), payload)
+
+
+def _with_checksum(header: bytes, payload: Buffer) -> bytes:
+    out = bytearray(header)
     out += payload
     out[17:21] = crc32c(memoryview(out)[CRC_START:]).to_bytes(4, "big")
     return bytes(out)

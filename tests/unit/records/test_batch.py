@@ -59,6 +59,15 @@ def test_recompression_changes_nothing_but_the_codec(records: list[Record], firs
     assert [record._replace(offset=0) for record in iterate_records(header, payload)] == records
 
 
+@pytest.mark.parametrize("size", [0, 63, 64, 1000, 1023, 1024, 8191, 8192, 100_000])
+def test_lengths_of_every_size(size: int) -> None:
+    data = b"v" * size
+    records = [Record(data, data, (("h" * size, data),), timestamp_ms) for timestamp_ms in (size, 0, 2 * size)]
+    made = build_batch(records)
+    found = iterate_records(validate_produced(made), made[HEADER_SIZE:])
+    assert [record._replace(offset=0) for record in found] == records
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints(value: int) -> None:
     out = bytearray()

@@ -14,6 +14,8 @@ from penstock.model.errors import StorageError
 
 MAX_STRING_BYTES: Final = 32_767
 
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
 _INT8 = Struct(">b")
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")
@@ -60,6 +62,8 @@ def nullable_string(text: str | None) -> bytes:
 
 
 def uvarint(value: int) -> bytes:
+    if 0 <= value <= 0x7F:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
