@@ -18,7 +18,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import ConfigError
-from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.errors import JobFailed
 from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.lag import LagMeter
@@ -43,8 +42,8 @@ class JobProgress:
     rate: float = 0.0
     """Rows per second since the last report."""
     lag: int | None = None
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    topic_ids: dict[str, bytes] = field(default_factory=dict)
+    offsets: dict[tuple[str, str], SourceOffset] = field(default_factory=dict)
+    """By query and source."""
     metrics: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The sums of the query's observed metrics."""
 
@@ -127,7 +126,7 @@ def run_queries(
             now = time.monotonic()
             if now - told >= TELL_EVERY_S and (progress.rows > told_rows or progress.lag):
                 progress.seconds, progress.rate = now - begun, (progress.rows - told_rows) / (now - told)
-                progress.lag = meter.total(progress.positions, progress.topic_ids)
+                progress.lag = meter.total(progress.offsets.values())
                 told, told_rows = now, progress.rows
                 watch(progress)
         for name, query in queries.items():
@@ -140,7 +139,7 @@ def run_queries(
         follower.look()
     progress.seconds = time.monotonic() - begun
     progress.rate = progress.rows_per_s
-    progress.lag = meter.total(progress.positions, progress.topic_ids)
+    progress.lag = meter.total(progress.offsets.values())
     return progress
 
 
@@ -184,8 +183,7 @@ class _Follower:
             for source in report["sources"]:
                 offset = topic_offset_of(source["endOffset"])
                 if offset is not None:
-                    self.progress.positions.update(offset.positions)
-                    self.progress.topic_ids.update(offset.topic_ids)
+                    self.progress.offsets[str(self.query.id), str(source["description"])] = offset
             for name, values in dict(report["observedMetrics"]).items():
                 sums = self.progress.metrics.setdefault(name, {})
                 for metric, value in values.asDict().items():

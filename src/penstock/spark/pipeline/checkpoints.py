@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.model.topic_partition import TopicPartition
 from penstock.spark.source.offsets import SourceOffset
 
 
@@ -51,21 +50,6 @@ class FlowCheckpoint:
         if batch is None:
             return []
         return list(_source_offsets(self.current / "offsets" / str(batch)))
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """The positions in all its topics. If two sources read a partition, the one further behind counts."""
-        merged: dict[TopicPartition, int] = {}
-        for offset in self.source_offsets():
-            for tp, position in offset.positions.items():
-                merged[tp] = min(position, merged.get(tp, position))
-        return merged
-
-    def topic_ids(self) -> dict[str, bytes]:
-        """The ids of the topics that it has read, by name."""
-        return {topic: topic_id for offset in self.source_offsets() for topic, topic_id in offset.topic_ids.items()}
-
-    def groups(self) -> list[str]:
-        return [offset.group for offset in self.source_offsets()]
 
     def reads(self, table_directory: Path) -> bool:
         """Whether one of its sources has read files of this directory."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.pipelines.output import Output
 
 FORMAT = "penstock"
+SERVERS = "kafka.bootstrap.servers"
 ROWS = "rows"
 # SQL that reads a stream or files by path: only the server knows their kind.
 _SQL_SOURCE = re.compile(r"\bSTREAM\b|\bread_files\b|\b(?:parquet|json|csv|text|orc)\.`", re.IGNORECASE)
@@ -52,6 +53,8 @@ class PipelineGraph:
     reads: dict[str, None] = field(default_factory=dict)
     """Topics in the order of discovery, without patterns."""
     writes: dict[str, None] = field(default_factory=dict)
+    clients: list[dict[str, str]] = field(default_factory=list)
+    """The client options of the sources that name a cluster."""
     has_other_sources: bool = False
     """A source is neither a topic by name nor, apparently, a table of the pipeline."""
 
@@ -177,6 +180,8 @@ def _note_topics(frame: Any, graph: PipelineGraph) -> None:
     """Notes the topics that a query reads, from the plan that the client is about to send."""
     for source in _data_sources(frame._plan.plan(frame.sparkSession.client)):
         options = {name.lower(): value for name, value in source.options.items()}
+        if source.format == FORMAT and SERVERS in options:
+            graph.clients.append({name: value for name, value in options.items() if name.startswith("kafka.")})
         if source.format != FORMAT or "subscribe" not in options:
             graph.has_other_sources = True
             continue

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline.events import FlowEvent, FlowState, cause_of
 from penstock.spark.pipeline.graph import ROWS, metric_of, short_name
 from penstock.spark.source.offsets import SourceOffset
@@ -28,9 +27,8 @@ class FlowProgress:
     """Rows read by a streaming flow."""
     rows_written: int | None = None
     """None if the rows were not counted."""
-    positions: dict[TopicPartition, int] = field(default_factory=dict)
-    topic_ids: dict[str, bytes] = field(default_factory=dict)
-    """The ids of the topics in `positions`."""
+    offsets: list[SourceOffset] = field(default_factory=list)
+    """The offset of each source of topics."""
     lag: int | None = None
     error: str = ""
 
@@ -46,8 +44,7 @@ class BatchDone:
     flow: str
     rows_read: int
     rows_written: int | None
-    positions: Mapping[TopicPartition, int]
-    topic_ids: Mapping[str, bytes]
+    offsets: list[SourceOffset]
 
 
 class RunProgress:
@@ -73,8 +70,7 @@ class RunProgress:
         flow.rows_read += batch.rows_read
         if batch.rows_written is not None:
             flow.rows_written = (flow.rows_written or 0) + batch.rows_written
-        flow.positions.update(batch.positions)
-        flow.topic_ids.update(batch.topic_ids)
+        flow.offsets = batch.offsets
         return flow
 
     def complete(self) -> list[FlowProgress]:
@@ -98,22 +94,13 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
     if not name:
         return None
     observed = (progress.get("observedMetrics") or {}).get(metric_of(short_name(name))) or {}
-    positions: dict[TopicPartition, int] = {}
-    topic_ids: dict[str, bytes] = {}
-    for source in progress.get("sources") or []:
-        offset = _source_offset(source.get("endOffset"))
-        if offset is None:
-            continue
-        topic_ids.update(offset.topic_ids)
-        for tp, position in offset.positions.items():
-            positions[tp] = min(position, positions.get(tp, position))
+    found = (_source_offset(source.get("endOffset")) for source in progress.get("sources") or [])
     written = observed.get(ROWS)
     return BatchDone(
         name,
         int(progress.get("numInputRows") or 0),
         None if written is None else int(written),
-        positions,
-        topic_ids,
+        [offset for offset in found if offset is not None],
     )
 
 

@@ -50,9 +50,9 @@ class RunReport:
     @property
     def rows_read(self) -> int:
         """Records read from topics. Records that several flows read count once."""
-        by_topics: dict[frozenset[str], int] = {}
+        by_topics: dict[frozenset[tuple[str, str]], int] = {}
         for flow in self.flows.values():
-            topics = frozenset(tp.topic for tp in flow.positions)
+            topics = frozenset((offset.cluster, tp.topic) for offset in flow.offsets for tp in offset.positions)
             if topics:
                 by_topics[topics] = max(flow.rows_read, by_topics.get(topics, 0))
         return sum(by_topics.values())
@@ -113,6 +113,8 @@ def run_once(
         with registered(engine, left_out) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
+            for client_options in graph.clients:
+                meter.know(client_options)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # from the thread that listens to Spark
                 _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
@@ -236,7 +238,7 @@ class _Display:
             self._watch(flow)
         elif not is_new_state and now - self._asked.get(flow.name, -LAG_EVERY_S) >= LAG_EVERY_S:
             self._asked[flow.name] = now
-            flow.lag = self._meter.total(flow.positions, flow.topic_ids)
+            flow.lag = self._meter.total(flow.offsets)
             self._watch(flow)
 
     def flush(self, at_once: bool = False) -> None:
@@ -248,14 +250,14 @@ class _Display:
                 self._watch(flow)
 
     def _finish(self, flow: FlowProgress) -> None:
-        if not flow.positions and self._project.checkpoints is not None:
+        if not flow.offsets and self._project.checkpoints is not None:
             # Nothing was new, so there were no reports: the position is unchanged. The flow itself reports a checkpoint
             # that cannot be read.
             for checkpoint in flow_checkpoints(self._project.checkpoints):
                 if checkpoint.flow == flow.name:
                     with suppress(UnreadableOffset):
-                        flow.positions, flow.topic_ids = checkpoint.positions(), checkpoint.topic_ids()
-        flow.lag = self._meter.total(flow.positions, flow.topic_ids)
+                        flow.offsets = checkpoint.source_offsets()
+        flow.lag = self._meter.total(flow.offsets)
         if flow.is_batch and flow.state is FlowState.COMPLETED:
             directory = self._tables.directory_of(flow.name)
             flow.rows_written = None if directory is None else row_count(directory)

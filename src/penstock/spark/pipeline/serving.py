@@ -154,8 +154,8 @@ class Server:
         """Whether the last run finished everything and nothing has changed since."""
         if self._caught_up is None or self._definitions != self._definition_times():
             return False
-        readers = [flow for flow in self._caught_up.flows.values() if flow.positions]
-        return bool(readers) and all(self._meter.is_caught_up(flow.positions, flow.topic_ids) for flow in readers)
+        readers = [flow for flow in self._caught_up.flows.values() if any(offset.positions for offset in flow.offsets)]
+        return bool(readers) and all(self._meter.is_caught_up(flow.offsets) for flow in readers)
 
     def _definition_times(self) -> dict[Path, int]:
         project = self._engine.project

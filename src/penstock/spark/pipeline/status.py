@@ -150,13 +150,19 @@ def _flow_status(
     groups: tuple[str, ...] = ()
     if checkpoint is not None:
         try:
-            positions = checkpoint.positions()
-            groups = tuple(checkpoint.groups())
+            offsets = checkpoint.source_offsets()
+            groups = tuple(offset.group for offset in offsets)
             # No broker answered for an earlier flow: do not wait again for each flow.
             silent = any(problem.startswith("lag") for problem in problems)
+            positions = {tp: at for one in offsets for tp, at in one.positions.items()}
             partitions = tuple(PositionLag(*tp, at, None) for tp, at in sorted(positions.items()))
-            if positions and not silent:
-                partitions = tuple(meter.lags(positions, checkpoint.topic_ids()))
+            if partitions and not silent:
+                partitions = tuple(meter.lags(offsets))
+                problems += [
+                    f"flow {name}: topic {one.topic} is in another cluster than the project's: its lag is unknown here"
+                    for one in partitions
+                    if one.is_elsewhere
+                ]
                 losses = dict.fromkeys(one.loss for one in partitions if one.loss)
                 problems += [
                     f"flow {name}: {loss}. Its next run fails unless its source has failOnDataLoss=false; to read the "

@@ -119,7 +119,14 @@ class CurrentEnds:
             latest = self._planner.ends(found.partitions)
         positions = {tp: end.offset for tp, end in latest.items()}
         epochs = {tp: end.leader_epoch for tp, end in latest.items() if end.leader_epoch >= 0}
-        ends = SourceOffset(group, _ids_of(found), positions, epochs=epochs)
+        ends = SourceOffset(
+            group,
+            _ids_of(found),
+            positions,
+            epochs=epochs,
+            cluster=found.cluster_id,
+            read_committed=self._options.read_committed,
+        )
         truncated = self._truncated(start, ends)
         begin = {loss.tp: loss.offset for loss in truncated}
         losses = [*self._gone(start, positions), *_recreated(start, ends), *_set_back(start, ends)]

@@ -9,6 +9,9 @@ So a log that was truncated since then is noticed, even if it has grown past the
 earlier versions neither write nor read them, and brokers may not tell them.
 The group belongs to the query and is restored from the checkpoint after a restart.
 
+`"cluster"` is the id of the cluster, and `"isolation": "read_committed"` says that the query does not read beyond the
+last stable offset. They are for those who compute the lag from a checkpoint. Both are optional.
+
 Spark logs only the ends of batches, so the start of a batch is the end of the one before. Where it is not, the end also
 has the start: `"begin": {"clicks": {"0": 0, "1": 0}}`. These are all partitions in a query's first batch, partitions
 that the query has not read before, and partitions where retention has passed the query. If such a batch is repeated, it
@@ -33,6 +36,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
 
 VERSION = 1
+READ_COMMITTED = "read_committed"
 NO_TOPIC_ID = bytes(16)
 """The id in clusters without topic ids."""
 NO_GROUP = ""
@@ -57,6 +61,8 @@ class SourceOffset:
     """The start of the batch that ends here, for partitions where it is not the end of the batch before."""
     epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
     """Known leader epochs."""
+    cluster: str = ""
+    read_committed: bool = False
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}
@@ -69,6 +75,10 @@ class SourceOffset:
         found: dict[str, Any] = {"version": VERSION, "group": self.group}
         if self.is_initial:
             found["initial"] = True
+        if self.cluster:
+            found["cluster"] = self.cluster
+        if self.read_committed:
+            found["isolation"] = READ_COMMITTED
         if self.begin is not None:
             found["begin"] = {}
             for tp in sorted(self.begin):
@@ -89,7 +99,9 @@ class SourceOffset:
             begin = dict(_by_topic(given["begin"])) if "begin" in given else None
             is_initial = bool(given.get("initial", False))
             positions, epochs = dict(_numbers(given, "partitions")), dict(_numbers(given, "epochs"))
-            return cls(str(given["group"]), dict(_ids(given)), positions, is_initial, begin, epochs)
+            cluster, is_committed = str(given.get("cluster", "")), given.get("isolation") == READ_COMMITTED
+            group, topic_ids = str(given["group"]), dict(_ids(given))
+            return cls(group, topic_ids, positions, is_initial, begin, epochs, cluster, is_committed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from penstock.model.errors import ApiError, ErrorCode
@@ -43,6 +43,9 @@ Offsets = dict[TopicPartition, int]
 class OffsetCluster(Protocol):
     """The part of `wire_client.blocking.cluster.BlockingCluster` that planning needs."""
 
+    @property
+    def cluster_id(self) -> str: ...
+
     def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]: ...
 
     def list_offsets(
@@ -60,6 +63,7 @@ class FoundTopics:
     partitions: tuple[TopicPartition, ...]
     missing: tuple[TopicPartition | str, ...]
     """Names of topics and partitions that do not exist."""
+    cluster_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ class OffsetPlanner:
     def found(self, *, fresh: bool = False) -> FoundTopics:
         age_ms = (self._clock() - self._found_at) * 1000
         if self._found is None or fresh or age_ms >= self._options.metadata_max_age_ms:
-            self._found = self._find()
+            self._found = replace(self._find(), cluster_id=self._cluster.cluster_id)
             self._found_at = self._clock()
         return self._found
 

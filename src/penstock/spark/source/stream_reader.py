@@ -107,7 +107,7 @@ class StreamDriver:
             waiting = replace(start, group=group, is_initial=False)
             return replace(waiting, begin=start.positions) if start.is_initial else waiting
         if start.is_initial:
-            return SourceOffset(group, ends.topic_ids, positions, begin=begin, epochs=ends.epochs)
+            return replace(ends, positions=positions, begin=begin)
         is_same = (group, ends.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
         return start if is_same and not moved else replace(ends, positions=positions, begin=moved or None)
 

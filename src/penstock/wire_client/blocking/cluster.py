@@ -121,6 +121,8 @@ class BlockingCluster:
         self._shared: dict[tuple[Address, str], BlockingConnection] = {}
         self._idle: dict[Address, list[BlockingConnection]] = {}
         self._lost_at: dict[Address, float] = {}
+        self.cluster_id = ""
+        """The id of the cluster, as the last metadata says. Empty before that, and for brokers that do not say."""
         self._seen: set[int] = set()
         """Every broker that this client has ever known."""
 
@@ -201,6 +203,7 @@ class BlockingCluster:
     def _metadata(self, names: Sequence[str] | None, deadline: float) -> MetadataResponse:
         answer = self._call_any(Api.METADATA, metadata_request(names), MetadataResponse, deadline)
         self._brokers = read_brokers(answer)
+        self.cluster_id = answer.cluster_id or ""
         self._seen |= self._brokers.keys()
         return answer
 

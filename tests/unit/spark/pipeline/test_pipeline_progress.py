@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline.events import FlowState, flow_event
 from penstock.spark.pipeline.progress import BatchDone, RunProgress, batch_done
 from penstock.spark.pipeline.runner import RunReport, pause_s
+from penstock.spark.source.offsets import SourceOffset
 
 
 def tell(progress: RunProgress, *messages: str) -> None:
@@ -47,6 +49,10 @@ def test_flows_that_do_not_resolve_are_kept_apart_from_those_that_follow() -> No
     assert [event.flow for event in progress.unresolved] == ["a.b.events"]
 
 
+def read(topic: str, *positions: int) -> SourceOffset:
+    return SourceOffset("g", {topic: bytes(16)}, {TopicPartition(topic, p): at for p, at in enumerate(positions)})
+
+
 def of_query(**fields: Any) -> dict[str, Any]:
     offset = {"version": 1, "group": "g", "topics": {"clicks": {"id": "A" * 22, "partitions": {"0": 7, "1": 3}}}}
     return {
@@ -60,9 +66,7 @@ def of_query(**fields: Any) -> dict[str, Any]:
 
 def test_rows_and_positions_of_a_batch() -> None:
     done = batch_done(of_query())
-    assert done == BatchDone(
-        "a.b.events", 10, 8, {TopicPartition("clicks", 0): 7, TopicPartition("clicks", 1): 3}, {"clicks": bytes(16)}
-    )
+    assert done == BatchDone("a.b.events", 10, 8, [read("clicks", 7, 3)])
     assert batch_done(of_query(name=None)) is None
     uncounted = batch_done(of_query(observedMetrics={}))
     assert uncounted is not None
@@ -74,17 +78,24 @@ def test_batches_add_up() -> None:
     done = batch_done(of_query())
     assert done is not None
     progress.take_batch(done)
-    flow = progress.take_batch(BatchDone("a.b.events", 2, 1, {TopicPartition("clicks", 0): 9}, {"clicks": b"i" * 16}))
+    flow = progress.take_batch(BatchDone("a.b.events", 2, 1, [read("clicks", 9, 3)]))
     assert (flow.rows_read, flow.rows_written) == (12, 9)
-    assert flow.positions == {TopicPartition("clicks", 0): 9, TopicPartition("clicks", 1): 3}
+    assert flow.offsets == [read("clicks", 9, 3)]
 
 
 def test_records_that_two_flows_read_count_once() -> None:
     progress = RunProgress()
-    clicks, taps = {TopicPartition("clicks", 0): 9}, {TopicPartition("taps", 0): 9}
-    for flow, rows, positions in (("a", 9, clicks), ("b", 7, clicks), ("c", 4, taps), ("d", 100, {})):
-        progress.take_batch(BatchDone(flow, rows, rows, positions, {}))
-    assert RunReport(progress.flows).rows_read == 13
+    clicks, taps = [read("clicks", 9)], [read("taps", 9)]
+    elsewhere = [replace(read("clicks", 5), cluster="another")]
+    for flow, rows, offsets in (
+        ("a", 9, clicks),
+        ("b", 7, clicks),
+        ("c", 4, taps),
+        ("d", 100, []),
+        ("e", 5, elsewhere),
+    ):
+        progress.take_batch(BatchDone(flow, rows, rows, offsets))
+    assert RunReport(progress.flows).rows_read == 18
 
 
 def test_pauses_double_up_to_a_minute() -> None:

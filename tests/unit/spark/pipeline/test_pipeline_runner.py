@@ -63,7 +63,7 @@ def test_a_run_that_ended_well_leaves_no_flow_running(
 ) -> None:
     """Spark does not tell the end of every flow."""
     engine = SimpleNamespace(project=project, table_location=lambda table: None, is_alive=True)
-    meter = SimpleNamespace(total=lambda positions, topic_ids: None)
+    meter = SimpleNamespace(total=lambda offsets: None, know=lambda options: None)
     events = [
         "Flow spark_catalog.default.events is RUNNING.",
         "Flow spark_catalog.default.page_stats is STARTING.",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -15,6 +14,7 @@ from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport
 from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
 from penstock.spark.pipeline.status import StatusFile, read_status
+from penstock.spark.source.offsets import SourceOffset
 
 SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}
 
@@ -31,6 +31,9 @@ def test_setbacks_grow_and_end() -> None:
     assert (setbacks.exhausted, setbacks.failures) == (["a"], 3)
     setbacks.succeeded("a")
     assert (setbacks.exhausted, setbacks.failures) == ([], 1)
+
+
+READ = SourceOffset("g", {"clicks": b"i" * 16}, {TopicPartition("clicks", 0): 5})
 
 
 class Played:
@@ -73,8 +76,7 @@ class Played:
             flows[name] = FlowProgress(name, FlowState.FAILED, error="x")
         for flow in flows.values():
             watch(flow)
-        flows["events"].positions = {TopicPartition("clicks", 0): 5}
-        flows["events"].topic_ids = {"clicks": b"i" * 16}
+        flows["events"].offsets = [READ]
         sinks = {flow: sink for flow, sink in SINKS.items() if flow in flows}
         report = RunReport(flows, 0.1, sinks, has_other_sources=self.has_other_sources)
         if outcome is not None:
@@ -101,8 +103,8 @@ class Played:
     def refuse(self) -> None:
         raise PipelineError("Spark did not start: no memory")
 
-    def is_caught_up(self, positions: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> bool:
-        assert (positions, topic_ids) == ({TopicPartition("clicks", 0): 5}, {"clicks": b"i" * 16})
+    def is_caught_up(self, offsets: list[SourceOffset]) -> bool:
+        assert offsets == [READ]
         return self.caught_up.pop(0) if self.caught_up else False
 
     def is_answered(self) -> bool:

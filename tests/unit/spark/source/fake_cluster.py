@@ -27,6 +27,7 @@ class Log:
 
 class FakeCluster:
     def __init__(self) -> None:
+        self.cluster_id = ""
         self.logs: dict[TopicPartition, Log] = {}
         self.topic_ids: dict[str, bytes] = {}
         self.committed: dict[str, dict[TopicPartition, int]] = {}

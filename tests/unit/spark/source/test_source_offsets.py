@@ -82,3 +82,11 @@ def test_leader_epochs_are_optional() -> None:
     # As earlier versions wrote them.
     del given["topics"]["a"]["epochs"]
     assert SourceOffset.from_json(given) == SourceOffset("g", {"a": A}, positions)
+
+
+def test_cluster_and_isolation_level_are_optional() -> None:
+    known = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1}, cluster="c1", read_committed=True)
+    given = json.loads(json.dumps(known.to_json()))
+    assert (given["cluster"], given["isolation"]) == ("c1", "read_committed")
+    assert SourceOffset.from_json(given) == known
+    assert "isolation" not in SourceOffset("g", {}, {}).to_json()

@@ -305,6 +305,16 @@ def test_log_that_was_truncated_is_read_again_from_there(cluster: FakeCluster, w
     assert query.after(2).next(following) == following
 
 
+def test_offsets_name_their_cluster_and_isolation_level(cluster: FakeCluster) -> None:
+    cluster.cluster_id = "c1"
+    query = Query(cluster, **{"kafka.isolation.level": "read_committed"})
+    end = query.next(query.reader.initialOffset())
+    assert (end["cluster"], end["isolation"]) == ("c1", "read_committed")
+    # Offsets of earlier versions are the same offsets.
+    old = {name: value for name, value in end.items() if name not in ("cluster", "isolation")}
+    assert query.after(2).next(old) == old
+
+
 def test_new_leader_alone_is_no_batch(cluster: FakeCluster) -> None:
     cluster.log("clicks", 0).epoch = 1
     query = Query(cluster)
