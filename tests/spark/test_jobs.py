@@ -350,7 +350,42 @@ def test_windows_are_what_python_computes_and_bad_records_are_kept(
         assert dict(headers)["source.topic"] == source.encode()
 
 
+def test_results_for_a_topic_alone_are_delivered_exactly_once(
+    jobs: Jobs, topics: Topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, results, letters = topics.create(), topics.create(), topics.create()
+    before = sinks_of(CommandLine(monkeypatch, capsys), topics.bootstrap_servers)
+    rows = purchases(0, 150)
+    topics.fill(source, [(None, json.dumps(row).encode()) for row in rows])
+    topics.fill(source, [(None, b"no json")])
+
+    def run() -> dict[str, Any]:
+        return jobs(
+            *("aggregate", "--topic", source, "--window", "1 minute", "--slide", "30 seconds"),
+            *("--watermark", "30 seconds", "--group-by", "user.country", "--count", "--sum", "amount"),
+            *("--event-time", "at", "--to-topic", results, "--dead-letter", letters),
+        )
+
+    assert run()["bad_records"] == 1
+    assert run()["rows"] == 0
+    told = [json.loads(value or b"") for _, value, _, _ in log_of(topics.bootstrap_servers, results, 1)[0]]
+    wanted = expected(rows, 30_000)
+    assert len(told) == len(wanted)
+    assert sorted(one["sum_amount"] for one in told) == sorted(total for _, total in wanted.values())
+    assert len(log_of(topics.bootstrap_servers, letters, 1)[0]) == 1
+    after = sinks_of(CommandLine(monkeypatch, capsys), topics.bootstrap_servers)
+    new = [after[query_id] for query_id in after.keys() - before.keys()]
+    assert len(new) == 2, "results and dead letters"
+    assert all(one["transactions"] and not one["to_commit"] and not one["undecided"] for one in new)
+
+
 # -- mirror -----------------------------------------------------------------------------
+
+
+def sinks_of(command: CommandLine, servers: str) -> dict[str, dict[str, Any]]:
+    """What the cluster knows of queries that write exactly once, by query id."""
+    found = json.loads(command("pipeline", "sinks", "--json", "--bootstrap-server", servers).out)
+    return {one["query_id"]: one for one in found}
 
 
 def test_topics_are_mirrored_from_one_cluster_to_another(
@@ -381,6 +416,19 @@ def test_topics_are_mirrored_from_one_cluster_to_another(
             copy = log_of(other.bootstrap_servers, f"eu.{name}", partitions)
             assert copy == log_of(topics.bootstrap_servers, name, partitions)
             assert {part.lag for part in topics.admin.lag(second["groups"][name])} == {0}
+        sinks = sinks_of(command, other.bootstrap_servers)
+        ids = {
+            json.loads(Path(at, "checkpoint", "metadata").read_text())["id"] for at in second["checkpoints"].values()
+        }
+        assert sinks.keys() == ids
+        assert all(one["transactions"] and not one["to_commit"] and not one["undecided"] for one in sinks.values())
+
+        # At least once, from the same checkpoint.
+        fill(topics, two, 150, 160)
+        between = (*between, "--delivery-guarantee", "at-least-once")
+        assert mirror(two)[0]["rows"] == 10
+        assert len(log_of(other.bootstrap_servers, f"eu.{two}", 2)[0]) == 80
+        assert sinks_of(command, other.bootstrap_servers) == sinks
 
         # A record that the other side refuses: the query fails, and says why.
         strict = Topics(other.bootstrap_servers)

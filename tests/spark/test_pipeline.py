@@ -23,6 +23,8 @@ from spark_topics import Topics
 
 from broker_process import BrokerProcess
 from penstock.sdk import BlockingConsumer
+from penstock.spark.pipeline.checkpoints import flow_checkpoints
+from penstock.spark.pipeline.left_behind import all_queries
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.template import ProjectPlan, create_project
@@ -48,16 +50,14 @@ class Story:
         self.topics.fill("shop-clicks", [(None, line) for line in lines])
 
     def records(self, topic: str) -> list[Any]:
-        """All that are in it now."""
+        """All committed ones that are in it now."""
         with BlockingConsumer(self.topics.bootstrap_servers, auto_commit=False) as consumer:
-            ends = self.topics.admin.offsets(self.topics.admin.topic(topic).topic_partitions, "latest")
-            wanted = sum(ends.values())
             consumer.assign(topic, at="earliest")
             found: list[Any] = []
             deadline = time.monotonic() + 20
-            while len(found) < wanted and time.monotonic() < deadline:
+            while not consumer.at_end() and time.monotonic() < deadline:
                 found += consumer.poll(timeout_s=0.2)
-        assert len(found) == wanted
+            assert consumer.at_end()
         return found
 
     def results(self) -> list[Any]:
@@ -146,6 +146,17 @@ def test_a_dead_letter_is_the_record_with_the_reason(story: Story) -> None:
         b"the value is not JSON of a click",
     }
     assert letters[b"the value is not JSON of a click"] == b"this is not JSON"
+
+
+def test_flows_into_topics_write_exactly_once(story: Story, warm: WarmCommandLine) -> None:
+    listed = warm("pipeline", "sinks", "--json", "--bootstrap-server", story.topics.bootstrap_servers)
+    found = {one["query_id"]: one for one in json.loads(listed.out)}
+    assert story.project.checkpoints is not None
+    queries = all_queries(flow_checkpoints(story.project.checkpoints))
+    assert len(queries) == 2, "results and dead letters"
+    for query_id in queries:
+        assert found[query_id]["transactions"] > 0
+        assert (found[query_id]["to_commit"], found[query_id]["lost"], found[query_id]["undecided"]) == ([], [], [])
 
 
 def test_run_again_and_nothing_comes_twice(story: Story, run: Callable[[], dict[str, Any]]) -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from command_line import CommandLine
-from penstock.model.topic_partition import TopicPartition
-from penstock.records.builder import Record, build_batch
 from penstock.spark.sink.deciding import Decider
 from penstock.spark.sink.decisions import Decisions
-from penstock.spark.sink.delivery import Slice
-from penstock.spark.sink.exactly_once import ExactlyOnce
-from penstock.spark.sink.options import SinkOptions
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
 from penstock.wire_client.requests.producing_transactions import OpenTransaction
+from sink_tasks import PATIENCE_S, connected, is_held_back, write_task
 
 QUERY = "7d4b1b6e-57a7-4a6b-9f39-1f0c9a3e5b2d"
-PATIENCE_S = 20.0
 
 
 @pytest.fixture
@@ -34,21 +28,9 @@ def penstock_broker() -> Iterator[Broker]:
 
 @pytest.fixture
 def cluster(penstock_broker: Broker) -> Iterator[BlockingCluster]:
-    host, port = penstock_broker.bootstrap_servers.rsplit(":", 1)
-    connected = BlockingCluster([(host, int(port))])
-    yield connected
-    connected.close()
-
-
-def write_task(broker: Broker, batch_id: int, query_id: str = QUERY) -> OpenTransaction:
-    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "deliveryGuarantee": "exactly-once"}
-    writer = ExactlyOnce(SinkOptions.parse(options))
-    assert writer.begin(Slice(query_id, batch_id, 0, "run"))
-    assert writer.partition_count("out") == 1
-    writer.write("out", 0, bytearray(build_batch([Record(None, b"%d" % batch_id)])), 1)
-    transaction = writer.finish().transaction
-    assert transaction is not None
-    return transaction
+    made = connected(penstock_broker)
+    yield made
+    made.close()
 
 
 def decide(cluster: BlockingCluster, batch_id: int, *transactions: OpenTransaction, query_id: str = QUERY) -> None:
@@ -59,18 +41,6 @@ def decide(cluster: BlockingCluster, batch_id: int, *transactions: OpenTransacti
 
 def commit(cluster: BlockingCluster, batch_id: int, *transactions: OpenTransaction, query_id: str = QUERY) -> None:
     Decider(cluster, cluster, query_id).commit(batch_id, transactions)
-
-
-def is_held_back(cluster: BlockingCluster, patience_s: float = 0.0) -> bool:
-    """Whether an open transaction holds the last stable offset. Markers are written a moment after the decision."""
-    where = TopicPartition("out", 0)
-    deadline = time.monotonic() + patience_s
-    while True:
-        last_stable = cluster.list_offsets({where: -1}, read_committed=True)[where].offset
-        is_held = last_stable < cluster.list_offsets({where: -1})[where].offset
-        if not is_held or time.monotonic() >= deadline:
-            return is_held
-        time.sleep(0.01)
 
 
 def listed(cli: CommandLine) -> list[dict[str, object]]:
@@ -92,9 +62,9 @@ def test_no_query(cli: CommandLine) -> None:
 
 
 def test_list(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluster) -> None:
-    commit(cluster, 0, write_task(penstock_broker, 0, "one"), query_id="one")
-    decide(cluster, 4, write_task(penstock_broker, 4, "two"), write_task(penstock_broker, 4, "two"), query_id="two")
-    write_task(penstock_broker, 0, "three")
+    commit(cluster, 0, write_task(penstock_broker, "one", 0), query_id="one")
+    decide(cluster, 4, write_task(penstock_broker, "two", 4), write_task(penstock_broker, "two", 4), query_id="two")
+    write_task(penstock_broker, "three", 0)
     assert cli("lag", "--json").out == "[]\n"  # their groups hold batch numbers
     header, *rows = cli("pipeline", "sinks", "--timeout", "20").lines
     assert header.split("  ")[0] == "QUERY"
@@ -111,9 +81,9 @@ def test_list(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluste
 
 
 def test_finish(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluster, tmp_path: Path) -> None:
-    commit(cluster, 0, write_task(penstock_broker, 0))
-    decide(cluster, 1, write_task(penstock_broker, 1), write_task(penstock_broker, 1))
-    write_task(penstock_broker, 2)
+    commit(cluster, 0, write_task(penstock_broker, QUERY, 0))
+    decide(cluster, 1, write_task(penstock_broker, QUERY, 1), write_task(penstock_broker, QUERY, 1))
+    write_task(penstock_broker, QUERY, 2)
     assert is_held_back(cluster)
     declined = cli("pipeline", "sinks", "finish", QUERY, stdin=b"n\n")
     assert declined.code == 1
@@ -135,24 +105,24 @@ def test_finish(cli: CommandLine, penstock_broker: Broker, cluster: BlockingClus
     ]
     told = json.loads(cli("pipeline", "sinks", "finish", QUERY, "--json", "--yes").out)
     assert told == {"query_id": QUERY, "committed": [], "aborted": [], "lost": [], "still_open": []}
-    commit(cluster, 2, write_task(penstock_broker, 2))  # the query has come back after all
+    commit(cluster, 2, write_task(penstock_broker, QUERY, 2))  # the query has come back after all
     assert not is_held_back(cluster, PATIENCE_S)
 
 
 def test_finish_before_the_first_decision(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluster) -> None:
-    transaction = write_task(penstock_broker, 0)
+    transaction = write_task(penstock_broker, QUERY, 0)
     told = json.loads(cli("pipeline", "sinks", "finish", QUERY, "--json", "--yes").out)
     assert (told["committed"], told["aborted"]) == ([], [transaction.transactional_id])
     assert not is_held_back(cluster, PATIENCE_S)
     (left,) = listed(cli)
     assert (left["last_batch"], left["undecided"]) == (None, [])
     assert cli("pipeline", "sinks").lines[1].split()[0] == QUERY
-    commit(cluster, 0, write_task(penstock_broker, 0))
+    commit(cluster, 0, write_task(penstock_broker, QUERY, 0))
     assert not is_held_back(cluster, PATIENCE_S)
 
 
 def test_loss_is_told_and_accepted(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluster) -> None:
-    lost, kept = write_task(penstock_broker, 0), write_task(penstock_broker, 0)
+    lost, kept = write_task(penstock_broker, QUERY, 0), write_task(penstock_broker, QUERY, 0)
     decide(cluster, 0, lost, kept)
     TransactionAdmin(cluster).fence(lost.transactional_id)
     assert "1 lost, 1 to commit" in cli("pipeline", "sinks").lines[1]
@@ -168,12 +138,12 @@ def test_loss_is_told_and_accepted(cli: CommandLine, penstock_broker: Broker, cl
     assert accepted.lines[-1] == "Lost:      the records of 1 transaction."
     (only,) = listed(cli)
     assert (only["last_batch"], only["lost"], only["transactions"]) == (0, [], 0)
-    commit(cluster, 1, write_task(penstock_broker, 1))
+    commit(cluster, 1, write_task(penstock_broker, QUERY, 1))
     assert not is_held_back(cluster, PATIENCE_S)
 
 
 def test_forget(cli: CommandLine, penstock_broker: Broker, cluster: BlockingCluster) -> None:
-    transaction = write_task(penstock_broker, 0)
+    transaction = write_task(penstock_broker, QUERY, 0)
     refused = cli("pipeline", "sinks", "forget", QUERY, "--yes")
     assert (refused.code, refused.err) == (
         1,
@@ -193,7 +163,7 @@ def test_the_doctor_names_the_query(
 
     monkeypatch.setattr("penstock.cli.doctor.transactions.LONG_MS", 0)
     for _ in range(2):
-        transaction = write_task(penstock_broker, 0)
+        transaction = write_task(penstock_broker, QUERY, 0)
     (warning,) = said()
     assert warning["state"] == "warning"
     assert warning["sentence"].startswith(

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -271,6 +271,8 @@ def run(
                 error, report = failed.error, failed.report
         status.end_run(report.flows)
         status.end("failed" if error else "completed", str(error or ""))
+        if error is None and (refreshed or full_refresh_all):
+            _end_replaced(project)
     if as_json:
         show_json(run_object(project, report, error))
     if error is not None:
@@ -390,6 +392,7 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 @errors_as_json
 def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_json: bool) -> int:
     """Delete checkpoints and tables, so that the next run starts from the beginning. Topics stay as they are."""
+    from penstock.spark.pipeline.left_behind import all_queries
     from penstock.spark.pipeline.reset import plan_reset
     from penstock.spark.pipeline.reset import reset as forget
 
@@ -410,7 +413,9 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
             if not yes and not click.confirm("Continue?"):
                 say("Nothing was changed.")
                 return 1
+            queries = all_queries(plan.checkpoints)
             forget(project, plan)
+            _end_queries(project, queries)
             say("Done.")
     if as_json:
         show_json(reset_object(project, plan))
@@ -444,6 +449,28 @@ def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) ->
             flows = ", ".join(finished.flows) or "no flow"
             say(f"Finished an interrupted reset. Flows reset: {flows}.")
         yield
+
+
+def _end_replaced(project: PipelineProject) -> None:
+    from penstock.spark.pipeline.checkpoints import flow_checkpoints
+    from penstock.spark.pipeline.left_behind import replaced_queries
+
+    if project.checkpoints is not None:
+        _end_queries(project, replaced_queries(flow_checkpoints(project.checkpoints)))
+
+
+def _end_queries(project: PipelineProject, query_ids: Sequence[str]) -> None:
+    """The flows are reset all the same: brokers may be down."""
+    from penstock.spark.pipeline.left_behind import end_queries
+
+    try:
+        end_queries(project.client_options, query_ids)
+    except PenstockError as error:
+        click.echo(
+            f"penstock: the former flows may have left transactions open: {error}. "
+            "`penstock pipeline sinks` lists them",
+            err=True,
+        )
 
 
 class _WrongDefinition(click.ClickException):

@@ -219,6 +219,14 @@ def checkpoint_option(default: str) -> Callable[[Callable[P, int]], Callable[P, 
 follow_option = click.option(
     "--follow", is_flag=True, help="Keep running and process new records, until Ctrl-C or SIGTERM."
 )
+delivery_option = click.option(
+    "--delivery-guarantee",
+    "delivery",
+    type=click.Choice(["exactly-once", "at-least-once"]),
+    default="exactly-once",
+    show_default=True,
+    help="Whether the topic has the records of a batch once or again if the batch is repeated after a failure.",
+)
 STATE = "default: below $XDG_STATE_HOME/penstock/jobs, one for each job"
 
 

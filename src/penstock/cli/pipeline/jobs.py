@@ -27,6 +27,7 @@ from penstock.cli.pipeline.job_command import (
     brokers_at,
     brokers_of,
     checkpoint_option,
+    delivery_option,
     follow_option,
     job_command,
     parse_offsets,
@@ -247,6 +248,7 @@ def _fields(text: str | None) -> tuple[str, ...]:
 @click.option("--to-table", type=LocalDirectory(), help="Directory for the results, as Parquet by date.")
 @click.option("--dead-letter", help="Topic for records that cannot be read.", shell_complete=complete_topics)
 @click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@delivery_option
 @follow_option
 @checkpoint_option(STATE)
 @cluster_command
@@ -266,6 +268,7 @@ def aggregate(
     to_table: Path | None,
     dead_letter: str | None,
     starting: str,
+    delivery: str,
     follow: bool,
     checkpoint: Path | None,
 ) -> int:
@@ -276,7 +279,16 @@ def aggregate(
     plan = AggregatePlan(window, slide, watermark, _fields(group_by), _fields(sums), has_count, event_time)
     plan.check()
     job = AggregateJob(
-        brokers_of(target), topics_of(topics), plan, to_topic, to_table, dead_letter, follow, starting, checkpoint
+        brokers_of(target),
+        topics_of(topics),
+        plan,
+        to_topic,
+        to_table,
+        dead_letter,
+        follow,
+        starting,
+        checkpoint,
+        delivery,
     )
     job.check()
     place = job.place(job.brokers.cluster_id())
@@ -288,6 +300,8 @@ def aggregate(
         terminal.stopping() as stop,
     ):
         terminal.say(f"Progress is kept in {place.directory}; group {place.group} shows the lag")
+        if to_topic is not None and job.result_delivery != delivery:
+            terminal.say(f"Results reach topic {to_topic} at least once, because they also go to a table")
         progress = run_aggregate(spark, job, place, stop, terminal.watch)
     bad = int(progress.metrics.get(METRICS, {}).get("bad", 0))
     terminal.facts["bad_records"] = bad
@@ -306,6 +320,7 @@ def aggregate(
 @click.option("--to-config", metavar="FILE", help="Properties file with client settings for --to.")
 @click.option("--rename", default="{topic}", show_default=True, help="Name of the copy, for example eu.{topic}")
 @click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@delivery_option
 @follow_option
 @checkpoint_option(STATE)
 @job_command
@@ -318,10 +333,11 @@ def mirror(
     to_config: str | None,
     rename: str,
     starting: str,
+    delivery: str,
     follow: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Copy topics to another cluster, unchanged, in the same partitions, at least once."""
+    """Copy topics to another cluster, unchanged, in the same partitions, exactly once."""
     from penstock.spark.jobs.mirror import MirrorJob, run_mirror
 
     job = MirrorJob(
@@ -332,6 +348,7 @@ def mirror(
         follow,
         starting,
         checkpoint,
+        delivery,
     )
     made = job.prepare()
     if made:

@@ -1,8 +1,8 @@
 """Aggregate: windowed counts and sums over JSON values, to a topic and to a table of Parquet files.
 
-One stateful query in append mode computes the results. Each micro-batch goes to the table first, where a repeated batch
-replaces its own files (exactly once), and then to the topic (at least once). Bad records are counted, and a second
-query sends them to the dead-letter topic.
+One stateful query in append mode computes the results. For a topic alone, the sink delivers exactly once. With a table,
+each micro-batch goes to the table first, where a repeated batch replaces its own files (exactly once), and then to the
+topic by a batch write (at least once). Bad records are counted, and a second query sends them to the dead-letter topic.
 
     DIR/date=2026-01-31/batch-<number>-<n>.parquet      the date of window_start
     DIR/_penstock/table.json                            the job that owns the table
@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark.jobs.aggregate_plan import REASON, AggregatePlan
-from penstock.spark.jobs.clusters import Brokers, existing_topics
+from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, existing_topics
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,6 +45,12 @@ class AggregateJob:
     follow: bool = False
     starting: str = "earliest"
     checkpoint: Path | None = None
+    delivery: str = EXACTLY_ONCE
+
+    @property
+    def result_delivery(self) -> str:
+        """How results reach the topic. With a table they are written in `foreachBatch`, which has no batch id."""
+        return self.delivery if self.to_table is None else AT_LEAST_ONCE
 
     def place(self, cluster_id: str) -> JobPlace:
         plan = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self.plan).items()}
@@ -135,6 +142,7 @@ def run_aggregate(spark: SparkSession, job: AggregateJob, place: JobPlace, stop:
 
 def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:
     source = {
+        **COMMITTED_ONLY,
         **job.brokers.source_options,
         "subscribe": ",".join(job.topics),
         "startingOffsets": job.starting,
@@ -150,28 +158,37 @@ def _start_results(spark: SparkSession, job: AggregateJob, place: JobPlace) -> A
 
     bad = f.count(f.when(f.col(REASON).isNotNull(), True)).alias("bad")
     judged = _judged(spark, job, place.group).observe(METRICS, f.count(f.lit(1)).alias("all"), bad)
-    writer = job.plan.results(judged).writeStream.outputMode("append").queryName("aggregate")
-    writer = writer.foreachBatch(_writer(job, place)).option("checkpointLocation", place.checkpoint.as_uri())
-    return writer.trigger(**_trigger(job)).start()
+    results = job.plan.results(judged)
+    if job.to_table is None:
+        writer = _records(job, results).writeStream.format("penstock").options(**_topic_options(job))
+    else:
+        writer = results.writeStream.foreachBatch(_writer(job, ResultTable(job.to_table, place)))
+    writer = writer.outputMode("append").queryName("aggregate")
+    return writer.option("checkpointLocation", place.checkpoint.as_uri()).trigger(**_trigger(job)).start()
 
 
-def _writer(job: AggregateJob, place: JobPlace) -> Callable[[DataFrame, int], None]:
+def _records(job: AggregateJob, results: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
-    table = None if job.to_table is None else ResultTable(job.to_table, place)
     value = f.to_json(f.struct(*job.plan.columns), {"ignoreNullFields": "false"})
+    return results.select(job.plan.key().alias("key"), value.alias("value"))
 
+
+def _topic_options(job: AggregateJob) -> dict[str, str]:
+    assert job.to_topic is not None
+    return {**job.brokers.sink_options, "topic": job.to_topic, "deliveryGuarantee": job.result_delivery}
+
+
+def _writer(job: AggregateJob, table: ResultTable) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch_id: int) -> None:
         kept = rows.persist()
         try:
             if kept.isEmpty():
                 return
-            if table is not None:
-                table.write(kept, batch_id)
+            table.write(kept, batch_id)
             if job.to_topic is not None:
-                records = kept.select(job.plan.key().alias("key"), value.alias("value"))
-                options = {**job.brokers.sink_options, "topic": job.to_topic}
-                records.write.format("penstock").options(**options).mode("append").save()
+                options = _topic_options(job)
+                _records(job, kept).write.format("penstock").options(**options).mode("append").save()
         finally:
             kept.unpersist()
 
@@ -196,7 +213,8 @@ def _start_dead_letters(spark: SparkSession, job: AggregateJob, place: JobPlace)
     headers = f.when(f.col("headers").isNull(), said).otherwise(f.concat("headers", said)).alias("headers")
     bad = _judged(spark, job, f"{place.group}-dead-letters").where(f.col(REASON).isNotNull())
     writer = bad.select("key", "value", "timestamp", headers).writeStream.format("penstock")
-    writer = writer.options(**job.brokers.sink_options).option("topic", job.dead_letters).queryName("dead letters")
+    options = {**job.brokers.sink_options, "topic": job.dead_letters, "deliveryGuarantee": job.delivery}
+    writer = writer.options(**options).queryName("dead letters")
     writer = writer.option("checkpointLocation", (place.directory / "checkpoint-dead-letters").as_uri())
     return writer.trigger(**_trigger(job)).start()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
-from penstock.spark.jobs.clusters import Brokers, existing_topics
+from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, existing_topics
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
@@ -148,6 +148,7 @@ def _start(spark: SparkSession, job: ArchiveJob, topics: dict[str, TopicMetadata
     spark.dataSource.register(ArchiveDataSource)
     shutil.rmtree(job.checkpoint_path, ignore_errors=True)
     source = {
+        **COMMITTED_ONLY,
         **job.brokers.source_options,
         "subscribe": ",".join(job.topics),
         "startingOffsets": starting_offsets(topics, manifest.ends),

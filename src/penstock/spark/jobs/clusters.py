@@ -42,6 +42,10 @@ def _is_shared(name: str) -> bool:
     return name in ("bootstrap.servers", "client.id") or name.startswith(SECURITY_PREFIXES)
 
 
+COMMITTED_ONLY = {"kafka.isolation.level": "read_committed"}
+"""The default of jobs that follow topics: what a producer has aborted must not come back as records."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brokers:
     servers: str

@@ -1,7 +1,8 @@
 """Mirror: copies topics to another cluster, with keys, headers, timestamps, and in the same partitions.
 
 Each topic has a streaming query with its own state and group, so it does not matter which topics are mirrored together.
-At least once: a batch that is repeated after a crash is written again. The groups on the source cluster show the lag.
+The sink's option says whether a batch that is repeated after a crash is written again. The groups on the source cluster
+show the lag.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark.jobs.clusters import Brokers, create_missing, existing_topics
+from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, create_missing, existing_topics
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.places import JobPlace
 from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
+from penstock.spark.sink.options import EXACTLY_ONCE
 from penstock.spark.source.offsets import NO_TOPIC_ID
 from penstock.wire_client.requests.metadata import TopicMetadata
 
@@ -37,6 +39,7 @@ class MirrorJob:
     follow: bool = False
     starting: str = "earliest"
     checkpoint: Path | None = None
+    delivery: str = EXACTLY_ONCE
 
     def places(self, source_id: str, target_id: str) -> dict[str, JobPlace]:
         """The place of each topic. The ids are the clusters' ids."""
@@ -96,6 +99,7 @@ def run_mirror(
 
 def _start(spark: SparkSession, job: MirrorJob, topic: str, place: JobPlace) -> Any:
     source = {
+        **COMMITTED_ONLY,
         **job.source.source_options,
         "subscribe": topic,
         "startingOffsets": job.starting,
@@ -106,6 +110,7 @@ def _start(spark: SparkSession, job: MirrorJob, topic: str, place: JobPlace) -> 
     sink = {
         **job.target.sink_options,
         "topic": job.renamed(topic),
+        "deliveryGuarantee": job.delivery,
         "checkpointLocation": place.checkpoint.as_uri(),
     }
     try:

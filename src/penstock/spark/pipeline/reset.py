@@ -36,6 +36,8 @@ class ResetPlan:
     """Directories of tables that stay in the catalog: to be emptied."""
     is_whole: bool
     """The catalog is deleted, too."""
+    checkpoints: tuple[FlowCheckpoint, ...] = ()
+    """Those in `directories`. A pending reset does not know them."""
 
 
 def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
@@ -64,6 +66,7 @@ def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
         directories=tuple(one.directory for one in chosen),
         emptied=tuple(dict.fromkeys(_table(locations, one) for one in chosen if one.is_table)),
         is_whole=False,
+        checkpoints=tuple(chosen),
     )
 
 
@@ -142,6 +145,7 @@ def _whole_plan(
         directories=tuple(path for path in directories if path.exists()),
         emptied=(),
         is_whole=True,
+        checkpoints=tuple(found),
     )
 
 

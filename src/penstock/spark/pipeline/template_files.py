@@ -16,6 +16,8 @@ configuration:
   penstock.source.topics: "$topics"
   penstock.output.topic: "$output_topic"
   penstock.dead.letter.topic: "$dead_letter_topic"
+  # Or at-least-once: then a batch that is repeated after a failure is in the topics twice.
+  penstock.deliveryGuarantee: "exactly-once"
 
 libraries:
   - glob:
@@ -40,6 +42,7 @@ CLUSTER = {
     for name, value in spark.conf.getAll.items()
     if name.startswith("penstock.kafka.")
 }
+INTO_TOPICS = {**CLUSTER, "deliveryGuarantee": spark.conf.get("penstock.deliveryGuarantee")}
 CLICK = "user STRING, page STRING, ts STRING, ms BIGINT, unreadable STRING"
 
 
@@ -49,6 +52,7 @@ def clicks() -> DataFrame:
     records = (
         spark.readStream.format("penstock")
         .options(**CLUSTER)
+        .option("kafka.isolation.level", "read_committed")
         .option("subscribe", spark.conf.get("penstock.source.topics"))
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "1000000")
@@ -86,7 +90,7 @@ def events() -> DataFrame:
 
 # -- results, to another topic ----------------------------------------------------------
 
-dp.create_sink("output_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.output.topic")})
+dp.create_sink("output_topic", "penstock", {**INTO_TOPICS, "topic": spark.conf.get("penstock.output.topic")})
 
 
 @dp.append_flow(target="output_topic", name="results")
@@ -99,7 +103,7 @@ def results() -> DataFrame:
 
 # -- bad records, unchanged, with the reason --------------------------------------------
 
-dp.create_sink("dead_letter_topic", "penstock", {**CLUSTER, "topic": spark.conf.get("penstock.dead.letter.topic")})
+dp.create_sink("dead_letter_topic", "penstock", {**INTO_TOPICS, "topic": spark.conf.get("penstock.dead.letter.topic")})
 
 
 def header(name: str, value: Column) -> Column:
