@@ -28,7 +28,6 @@ from penstock.sim.judges.history import Outcome, Violation
 from penstock.sim.judges.judging import Breach
 from penstock.sim.judges.remarks import remarks
 from penstock.sim.machine.loop import StepLimit
-from penstock.sim.machine.workforce import Workforce
 from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import Plan
 from penstock.sim.sizes import shrunk
@@ -36,6 +35,7 @@ from penstock.sim.stage import CONTROLLER, KEYED, Stage
 from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
 from penstock.sim.workload.tuner import BROKERS
 from penstock.sim.workload.unclean import UNCLEAN
+from penstock.sim.workload.workforce import Workforce
 
 MAX_STEPS = 400_000
 """Ten times the steps of a normal history: more means that a broker spins."""

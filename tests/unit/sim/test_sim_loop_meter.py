@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.sim.judges.judging import Judging
-from penstock.sim.machine.loop_meter import LIMIT_S, SYNC_S, LoopMeter
+from penstock.sim.judges.loop_meter import LIMIT_S, SYNC_S, LoopMeter
 from penstock.sim.machine.world import SimMachine, SimPorts, SimWorld
 
 

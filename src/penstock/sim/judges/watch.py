@@ -23,10 +23,10 @@ from penstock.sim.checks.unclean import UncleanElection
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.judging import Judging
+from penstock.sim.judges.loop_meter import LoopMeter
 from penstock.sim.judges.quorum_ears import QuorumEars
 from penstock.sim.judges.replica_ears import ReplicaEars
 from penstock.sim.judges.transaction_ears import TransactionEars
-from penstock.sim.machine.loop_meter import LoopMeter
 from penstock.sim.machine.process import SimProcess, current_process
 from penstock.sim.probes import Probes
 
