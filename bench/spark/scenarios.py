@@ -30,7 +30,7 @@ SCENARIOS = (
     Scenario("spark-sink-1k", SINK, "1 KB", SparkWrite(1000, 600_000)),
     Scenario("spark-overhead", OVERHEAD, "settings of `penstock.spark.session()`", SparkOverhead("penstock")),
     Scenario("spark-overhead-stock", OVERHEAD, "Spark's own settings", SparkOverhead("stock")),
-    _delivery("spark-delivery-100b", "100 B, batches of about 1 s", SparkDelivery(100, 6_000_000, 600_000), AT_1_S),
+    _delivery("spark-delivery-100b", "100 B, batches of about 1 s", SparkDelivery(100, 10_000_000, 1_000_000), AT_1_S),
     _delivery("spark-delivery-1k", "1 KB, batches of about 1 s", SparkDelivery(1000, 2_000_000, 200_000), AT_1_S),
     _delivery("spark-delivery-few", "batches of 2 rows", SparkDelivery(100, 120, 2)),
 )
