@@ -8,7 +8,7 @@ POST   .../positions, .../positions/beginning, .../positions/end
 GET    .../records                                         long poll
 POST, GET         .../offsets                              commit, and committed offsets
 
-GET, POST /groups/{group}/offsets                          committed offsets of a group without members
+GET, POST /groups/{group}/offsets                          committed offsets; POST needs a group without members
 """
 
 from __future__ import annotations
