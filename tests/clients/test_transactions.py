@@ -42,6 +42,26 @@ def test_offsets_count_when_their_transaction_commits(bootstrap: str, topic: str
             assert committed_offset(bootstrap, group, topic) == (offset if commits else offset - 1)
 
 
+def test_rows_and_offsets_of_several_topics_count_together(bootstrap: str, topic: str, library: str) -> None:
+    """Of one group: aiokafka 0.14.0 adds only one to a transaction."""
+    topics, group = [f"{topic}-{number}" for number in range(3)], f"g-{topic}"
+    for name in topics:
+        create_topic(bootstrap, name, 1)
+    with producing(library, bootstrap, f"id-{topic}") as producer:
+        for number, commits in enumerate((True, False, True), 1):
+            producer.begin()
+            for name in topics:
+                producer.send(name, b"%d" % number)
+                producer.send_offset(group, name, number)
+            if commits:
+                producer.commit()
+            else:
+                producer.abort()
+            expected = [b"1"] if number < 3 else [b"1", b"3"]
+            assert [read(library, bootstrap, name, committed=True) for name in topics] == [expected] * 3
+            assert [committed_offset(bootstrap, group, name) for name in topics] == [int(expected[-1])] * 3
+
+
 def test_a_transaction_of_offsets_alone(bootstrap: str, topic: str, library: str) -> None:
     create_topic(bootstrap, topic, 1)
     with producing(library, bootstrap, f"id-{topic}") as producer:

@@ -38,7 +38,9 @@ class Transactions(Protocol):
         """Until the broker has them."""
         ...
 
-    def send_offset(self, group: str, topic: str, offset: int) -> None: ...
+    def send_offset(self, group: str, topic: str, offset: int, metadata: Any = None) -> None:
+        """`metadata`: of a member, as its library has it; without, the group is named alone."""
+        ...
 
     def commit(self) -> None: ...
 
@@ -80,10 +82,13 @@ class Confluent:
         if failures:
             raise confluent_kafka.KafkaException(failures[0])
 
-    def send_offset(self, group: str, topic: str, offset: int) -> None:
+    def send_offset(self, group: str, topic: str, offset: int, metadata: Any = None) -> None:
+        place = confluent_kafka.TopicPartition(topic, 0, offset)
+        if metadata is not None:
+            self._producer.send_offsets_to_transaction([place], metadata, PATIENCE_S)
+            return
         member = confluent_kafka.Consumer({"bootstrap.servers": self._servers, "group.id": group, **QUIET})
         try:
-            place = confluent_kafka.TopicPartition(topic, 0, offset)
             self._producer.send_offsets_to_transaction([place], member.consumer_group_metadata(), PATIENCE_S)
         finally:
             member.close()
@@ -141,7 +146,8 @@ class Aiokafka:
 
         self._run(send())
 
-    def send_offset(self, group: str, topic: str, offset: int) -> None:
+    def send_offset(self, group: str, topic: str, offset: int, metadata: Any = None) -> None:
+        assert metadata is None, "it can name the group alone"
         place = aiokafka.TopicPartition(topic, 0)
         self._run(self._producer.send_offsets_to_transaction({place: offset}, group))
 
@@ -180,9 +186,9 @@ class KafkaPython:
         for future in [self._producer.send(topic, value, partition=0) for value in values]:
             future.get(PATIENCE_S)
 
-    def send_offset(self, group: str, topic: str, offset: int) -> None:
+    def send_offset(self, group: str, topic: str, offset: int, metadata: Any = None) -> None:
         offsets = {KafkaPartition(topic, 0): OffsetAndMetadata(offset, "", -1)}
-        self._producer.send_offsets_to_transaction(offsets, group)
+        self._producer.send_offsets_to_transaction(offsets, metadata or group)
 
     def commit(self) -> None:
         self._producer.commit_transaction()
