@@ -34,6 +34,7 @@ fi
 
 # What the suite's tests expect of a broker; every other setting is the default.
 WORK=$(mktemp -d)
+: >"$WORK/ready"
 "$PYTHON" -m penstock.cli start --port 0 --data "$WORK/data" --log-level warning \
   --set num.partitions=4 \
   --set group.initial.rebalance.delay.ms=0 \
