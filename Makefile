@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sink-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars conformance codecs reference structure docs pictures clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sink-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,8 +94,11 @@ fuzz-http: install ## A stock OpenAPI fuzzer against the REST proxy, EXAMPLES an
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt schemathesis
 	$(BIN)/python tools/fuzz_http.py $(or $(EXAMPLES),50) $(or $(SEED),1)
 
-test-kafka-jars: install ## Kafka's own dump-log tool on our files (needs Java 17; jars in KAFKA_LIBS or by `make bench`)
+test-kafka-jars: install ## Kafka's own tools and Java clients on our brokers and files (needs Java 17; Maven, or jars in KAFKA_LIBS)
 	$(BIN)/python -m pytest -m kafka_jars tests/kafka_jars
+
+txn-copier: install ## Kafka's TransactionalMessageCopier while brokers and copiers are killed, ROUNDS times (default 10; needs the same)
+	PENSTOCK_COPIER_ROUNDS=$(or $(ROUNDS),10) $(BIN)/python -m pytest -m kafka_jars tests/kafka_jars/test_kafka_transactional_copier.py --timeout=0 -q
 
 codecs: install ## Generate the wire messages anew from Kafka's schemas
 	$(BIN)/python tools/generate_messages.py

@@ -1,14 +1,12 @@
 """Apache Kafka's own tools on a cluster of three: quorum, voters, features, elections, reassignments, settings.
 
 They ask whichever broker they are pointed to, so most of what they change is sent on to the controller. Needs Java and
-Apache Kafka's jars, as `test_kafka_dump_log.py` does, and runs only with `-m kafka_jars`.
+Apache Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from cluster_processes import ClusterProcesses, NodeProcess
 
 pytestmark = pytest.mark.kafka_jars
 
-ROOT = Path(__file__).resolve().parents[2]
 TOOL_TIMEOUT_S = 120
 QUORUM = "MetadataQuorumCommand"
 
@@ -84,15 +81,8 @@ class KafkaTools:
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
-    if shutil.which("java") is None:
-        pytest.fail("no java in the path")
-    named = os.environ.get("KAFKA_LIBS")
-    places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
-    jars = next((place for place in places if any(place.glob("kafka-tools-[0-9]*.jar"))), None)
-    if jars is None:
-        pytest.fail(f"no Kafka jars in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a release")
-    made = KafkaTools(jars, tmp_path_factory.mktemp("tools"))
+def tools(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaTools]:
+    made = KafkaTools(kafka_libs, tmp_path_factory.mktemp("tools"))
     with made.cluster:
         made.cluster.create_topic("t", assignment=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
         yield made

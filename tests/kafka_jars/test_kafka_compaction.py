@@ -1,12 +1,11 @@
 """Apache Kafka and Penstock compact the same records to the same: equal records in equal batches.
 
 Both get the same batches with the same timestamps, so their segments begin at the same offsets. Needs Java and Apache
-Kafka's jars, as `test_kafka_dump_log.py` does, and runs only with `-m kafka_jars`.
+Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -21,7 +20,6 @@ from penstock.records.batch import DELETE_HORIZON_BIT, iterate_headers
 
 pytestmark = pytest.mark.kafka_jars
 
-ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "accounts"
 SETTINGS = {
     "cleanup.policy": "compact",
@@ -34,13 +32,9 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
-    named = os.environ.get("KAFKA_LIBS")
-    places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
-    jars = next((place for place in places if any(place.glob("kafka_2.13-[0-9]*.jar"))), None)
-    if jars is None:
-        pytest.fail(f"no Kafka jars in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a release")
-    both = Kafka(tmp_path_factory.mktemp("kafka") / "home", jars), Penstock(tmp_path_factory.mktemp("ours") / "home")
+def brokers(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Broker]]:
+    home = tmp_path_factory.mktemp("home")
+    both = Kafka(home / "kafka", kafka_libs), Penstock(home / "ours")
     try:
         for broker in both:
             with broker.properties.open("a") as properties:

@@ -1,12 +1,10 @@
 """Kafka's own dump-log tool reads our segments, indexes and snapshots without complaint.
 
-Needs Java and Apache Kafka's jars: in the directory KAFKA_LIBS names, else under `.bench/kafka/`, where
-`make bench` puts them. Runs only with `-m kafka_jars`.
+Needs Java and Apache Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import shutil
@@ -21,7 +19,6 @@ from broker_process import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
 
-ROOT = Path(__file__).resolve().parents[2]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TOPICS = {
@@ -35,23 +32,6 @@ COMPLAINT = re.compile(
 )
 # With --deep-iteration 4.3.1 misses offset 0 in every segment that does not begin with it, also in Kafka's own.
 FALSE_ALARM = re.compile(r"Non-consecutive offsets in \S*?(\d{20})\.log\n +-1 is followed by (\d+)\n")
-
-
-@pytest.fixture(scope="module")
-def jars() -> str:
-    named = os.environ.get("KAFKA_LIBS")
-    places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
-    # Without these no test here can run: one sentence for all of them.
-    if shutil.which("java") is None:
-        pytest.exit("java is not on the path: Kafka's tools need Java 17", returncode=2)
-    for place in places:
-        if any(place.glob("kafka-tools-[0-9]*.jar")):
-            return f"{place}/*"
-    pytest.exit(
-        f"no kafka-tools jar in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a Kafka release, "
-        "or let `make bench` fetch them",
-        returncode=2,
-    )
 
 
 @pytest.fixture(scope="module")

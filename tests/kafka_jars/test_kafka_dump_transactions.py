@@ -1,13 +1,11 @@
 """Kafka's own dump-log tool reads our markers, `.txnindex` files and snapshots with transactions.
 
-Needs Java and Kafka's jars, as `test_kafka_dump_log`. Runs only with `-m kafka_jars`.
+Needs Java and Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,34 +20,15 @@ from penstock.storage.log_config import LogConfig
 
 pytestmark = pytest.mark.kafka_jars
 
-ROOT = Path(__file__).resolve().parents[2]
 TOOL = "org.apache.kafka.tools.DumpLogSegments"
 NOW_MS = 1_700_000_000_000
-
-
-@pytest.fixture(scope="module")
-def jars() -> str:
-    named = os.environ.get("KAFKA_LIBS")
-    places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
-    place = next((place for place in places if any(place.glob("kafka-tools-[0-9]*.jar"))), None)
-    if place is None or shutil.which("java") is None:
-        pytest.exit("no kafka-tools jar or no Java: see test_kafka_dump_log", returncode=2)
-    return f"{place}/*"
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Offsets 0 to 5: two transactions of producer 7, one of producer 8 that is open."""
     path = tmp_path_factory.mktemp("data") / "orders-0"
-    log = Log.open(
-        OsDisk(),
-        str(path),
-        LogConfig(),
-        recovery_point=0,
-        log_start_offset=0,
-        clean_shutdown=True,
-        now_ms=NOW_MS,
-    )
+    log = Log.open(OsDisk(), str(path), LogConfig(), now_ms=NOW_MS)
     for data in (
         batch(7, 0, 0),
         batch(8, 0, 0),

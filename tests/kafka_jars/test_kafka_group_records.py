@@ -1,6 +1,6 @@
 """Kafka's own dump-log tool decodes our group records: committed offsets, classic and consumer groups.
 
-Runs only with `-m kafka_jars`; see `test_kafka_dump_log` for what it needs.
+Needs Java and Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from test_kafka_dump_log import jars, kafka_dump
+from test_kafka_dump_log import kafka_dump
 
 from broker_process import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
-
-__all__ = ["jars"]  # the fixture
 
 PATIENCE_S = 40
 LINE = re.compile(r"key: (\{.*?\}) payload: (.*)$")

@@ -1,6 +1,6 @@
 """Kafka's Java clients: what they alone do on the wire, and what they make of what is not there.
 
-Runs only with `-m kafka_jars`; see `test_kafka_dump_log` for what it needs.
+Needs Java and Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from test_kafka_dump_log import jars
 
 from broker_process import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
-
-__all__ = ["jars"]  # the fixture
 
 PROGRAM = Path(__file__).with_name("JavaClients.java")
 PATIENCE_S = 120

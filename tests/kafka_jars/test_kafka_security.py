@@ -1,11 +1,10 @@
 """The blocking wire client against Apache Kafka itself, over SASL (PLAIN and SCRAM) and TLS.
 
-Needs Java and Apache Kafka's jars, as `test_kafka_dump_log.py` does, and runs only with `-m kafka_jars`.
+Needs Java and Apache Kafka's jars (`conftest.py`). Runs only with `-m kafka_jars`.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from tls_proxy import CERTIFICATE, KEY
 
 pytestmark = pytest.mark.kafka_jars
 
-ROOT = Path(__file__).resolve().parents[2]
 MODULES = "org.apache.kafka.common.security"
 MECHANISMS = {"PLAIN": "plain.PlainLoginModule", "SCRAM-SHA-256": "scram.ScramLoginModule"}
 MECHANISMS["SCRAM-SHA-512"] = MECHANISMS["SCRAM-SHA-256"]
@@ -68,13 +66,8 @@ class SecuredKafka(Kafka):
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    named = os.environ.get("KAFKA_LIBS")
-    places = [Path(named)] if named else sorted((ROOT / ".bench" / "kafka").glob("*"))
-    jars = next((place for place in places if any(place.glob("kafka_2.13-[0-9]*.jar"))), None)
-    if jars is None:
-        pytest.fail(f"no Kafka jars in {named or '.bench/kafka'}: set KAFKA_LIBS to the libs directory of a release")
-    kafka = SecuredKafka(tmp_path_factory.mktemp("kafka") / "home", jars)
+def kafka(kafka_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    kafka = SecuredKafka(tmp_path_factory.mktemp("kafka") / "home", kafka_libs)
     try:
         kafka.prepare()
         kafka.start()
