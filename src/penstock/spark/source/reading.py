@@ -60,6 +60,7 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
                 position = max(position, decoded.next_offset)
                 stream.advance(position)
                 doubted_since = None
+                del chunk, decoded  # the memory of the chunk is that of the next one
             spare_the_heap("read")
             return
         except OffsetOutOfRange as error:

@@ -13,6 +13,7 @@ import os
 import select
 import socket
 import ssl
+import threading
 import time
 from collections import deque
 from struct import Struct
@@ -46,6 +47,8 @@ R = TypeVar("R", bound=Message)
 CONNECT_TIMEOUT_S = 10.0
 # A broker that limits SASL sessions closes the connection at their end: reconnect before that (KIP-368).
 SESSION_SHARE = 0.85
+KEPT_BYTES = 9 << 20
+"""Enough for the largest fetch that is asked for by default, and a batch that passes its end."""
 _SIZE = Struct(">i")
 # The first bytes of servers with other protocols.
 _OTHERS = {
@@ -57,20 +60,33 @@ _OTHERS = {
 class ReceiveBuffer:
     """Memory for large answers, reused once no view of it is left: fresh pages cost as much as filling them.
 
-    Two blocks take turns if the last answer is still in use when the next one arrives. No more are kept.
+    One block is kept. An answer that needs more than `KEPT_BYTES`, or that arrives while the block is in use, gets its
+    own memory.
     """
 
     def __init__(self) -> None:
-        self._kept: list[bytearray] = []
+        self._kept = bytearray(1)
 
     def take(self, size: int) -> memoryview:
-        for memory in self._kept:
-            if len(memory) >= size and _is_free(memory):
-                break
-        else:
+        memory = self._kept
+        if len(memory) < size or not _is_free(memory):
             memory = bytearray((size | 0xFFFF) + 1)  # the next answer is often a little larger
-        self._kept = [memory, *(other for other in self._kept if other is not memory)][:2]
+            if len(memory) <= KEPT_BYTES:
+                self._kept = memory
         return memoryview(memory)[:size]
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.buffer = ReceiveBuffer()
+
+
+_of_thread = _OfThread()
+
+
+def thread_buffer() -> ReceiveBuffer:
+    """The buffer of this thread, whatever the connection: a worker reads from one broker at a time."""
+    return _of_thread.buffer
 
 
 def _is_free(memory: bytearray) -> bool:
@@ -86,8 +102,6 @@ class BlockingConnection:
     def __init__(self, sock: socket.socket, address: tuple[str, int], client_id: str) -> None:
         self.address = address
         self.place = f"{address[0]}:{address[1]}"
-        self.buffer = ReceiveBuffer()
-        """A buffer for `receive`, for a caller with exclusive use of this connection."""
         self._pid = os.getpid()
         self._socket = sock
         self._client_id = client_id

@@ -25,7 +25,7 @@ from penstock.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchResponse, PartitionData
 from penstock.wire.primitives import NULL_UUID
-from penstock.wire_client.blocking.connection import BlockingConnection
+from penstock.wire_client.blocking.connection import BlockingConnection, thread_buffer
 from penstock.wire_client.blocking.retrying import Pauses
 from penstock.wire_client.requests.errors import (
     FetchStalled,
@@ -260,7 +260,7 @@ class FetchStream:
         while True:
             asked, self._asked = self._asked, None
             left_s = min(deadline - time.monotonic(), REQUEST_TIMEOUT_S) + MAX_WAIT_MS / 1000
-            answer = self._connection.receive(FetchResponse, left_s, self._connection.buffer)
+            answer = self._connection.receive(FetchResponse, left_s, thread_buffer())
             if asked == self._position:
                 break
             self._ask(self._connection)  # the caller moved the position

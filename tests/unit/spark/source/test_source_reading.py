@@ -21,7 +21,8 @@ from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.reading import read_split
 from penstock.spark.source.splits import Split
 from penstock.testing import Broker
-from penstock.wire_client.blocking import fetch_stream
+from penstock.wire_client.blocking import connection, fetch_stream
+from penstock.wire_client.blocking.connection import ReceiveBuffer
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
 from penstock.wire_client.requests.errors import LogTruncated, NoSuchTopic, OffsetOutOfRange, TopicRecreated
 
@@ -162,6 +163,28 @@ def test_other_errors_are_not_taken_for_a_loss(log: FakeLog) -> None:
     log.failure = ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     with pytest.raises(ApiError, match="TOPIC_AUTHORIZATION_FAILED"):
         offsets(0, 10, failOnDataLoss="false")
+
+
+def test_chunks_of_a_split_share_one_block_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "spare_the_heap", lambda kind: None)
+    monkeypatch.setattr(connection.thread_buffer(), "_kept", bytearray(1))
+    blocks: list[object] = []
+
+    def take(buffer: ReceiveBuffer, size: int, real: Any = ReceiveBuffer.take) -> memoryview:
+        taken: memoryview = real(buffer, size)
+        blocks.append(taken.obj)
+        return taken
+
+    monkeypatch.setattr(ReceiveBuffer, "take", take)
+    with Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.num.messages": 10})
+        for number in range(400):
+            producer.produce("t", b"%d" % number)
+        assert producer.flush(30) == 0
+        small = {"kafka.max.partition.fetch.bytes": "1000", "kafka.bootstrap.servers": broker.bootstrap_servers}
+        assert offsets(0, 400, **small) == list(range(400))
+    assert len(blocks) > 5
+    assert len({id(block) for block in blocks}) == 1
 
 
 def test_lookup_of_the_source_imports_little() -> None:

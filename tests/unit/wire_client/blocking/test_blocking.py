@@ -23,7 +23,7 @@ from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from penstock.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from penstock.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from penstock.wire.primitives import Message
-from penstock.wire_client.blocking.connection import BlockingConnection, ReceiveBuffer
+from penstock.wire_client.blocking.connection import KEPT_BYTES, BlockingConnection, ReceiveBuffer
 from penstock.wire_client.blocking.security import ClientSecurity
 from penstock.wire_client.requests.errors import (
     AuthenticationFailed,
@@ -181,14 +181,13 @@ def test_memory_that_is_looked_at_is_left_alone() -> None:
     assert (bytes(kept), bytes(second)) == (b"234", b"abcdefghij")
 
 
-def test_two_pieces_take_turns() -> None:
+def test_large_pieces_are_not_kept() -> None:
     buffer = ReceiveBuffer()
-    seen, last = set(), None
-    for _ in range(10):
-        last = buffer.take(1000)  # the one before is let go after this one was taken
-        seen.add(id(last.obj))
-    assert len(seen) == 2
-    assert last is not None
+    usual = buffer.take(100_000).obj
+    large = buffer.take(KEPT_BYTES + 1).obj
+    assert large is not usual
+    assert buffer.take(KEPT_BYTES + 1).obj is not large
+    assert buffer.take(100_000).obj is usual
 
 
 def test_sizes_of_every_kind() -> None:

@@ -46,7 +46,7 @@ from penstock.wire.messages.offset_for_leader_epoch import (
 )
 from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from penstock.wire.primitives import Message
-from penstock.wire_client.blocking import fetch_stream
+from penstock.wire_client.blocking import connection, fetch_stream
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchedChunk, FetchStream
 from penstock.wire_client.blocking.security import ClientSecurity
 from penstock.wire_client.requests.errors import (
@@ -167,6 +167,29 @@ def test_views_end_with_the_next_chunk_and_memory_is_used_again(cluster: Blockin
     assert list(chunks) == []
     with pytest.raises(ValueError, match="released"):
         bytes(third.records)
+
+
+def test_a_thread_keeps_one_block_of_memory_for_all_brokers(
+    cluster: BlockingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "KEPT_BYTES", 1 << 18)
+    monkeypatch.setattr(connection.thread_buffer(), "_kept", bytearray(1))
+    tps = [create(cluster), create(cluster)]
+    for tp in tps:
+        produce(cluster, tp, [b"a" * 50_000], [b"b" * 50_000], [b"c" * 900_000], [b"d"])
+    blocks = []
+    for tp in tps:
+        cluster._idle.clear()  # as with another broker
+        for chunk in FetchStream(cluster, tp, 0, 4, read_committed=False, max_bytes=1):
+            blocks.append(chunk.records.obj)
+    small = [block for block in blocks if isinstance(block, bytearray) and len(block) <= 1 << 18]
+    assert len(small) == 6
+    assert all(block is connection.thread_buffer()._kept for block in small)
+    elsewhere: list[object] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(connection.thread_buffer()))
+    thread.start()
+    thread.join()
+    assert elsewhere != [connection.thread_buffer()]
 
 
 def test_connections_are_given_back(cluster: BlockingCluster) -> None:
