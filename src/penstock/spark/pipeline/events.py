@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from penstock.wire_client.requests.retriable import names_that_may_pass
+
 
 class FlowState(StrEnum):
     QUEUED = "queued"
@@ -91,12 +93,13 @@ _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|
 _TRACEBACK = "Traceback (most recent call last)"
 
 # A Python source whose process died leaves a query that failed without a reason. The others mean that the cluster or a
-# worker was away for longer than sources and sinks retry by themselves.
+# worker was away for longer than sources and sinks retry by themselves. What a cluster says is the client's to judge;
+# the rest is what Spark says of its processes, and the sink of its time limit.
 _TRANSIENT = re.compile(
-    r"BrokerUnreachable|UnknownHost|ConnectionLost|RequestTimedOut|FetchStalled"
+    rf"\b(?:{'|'.join(sorted(names_that_may_pass()))})\b"
     r"|not acknowledged within kafka\.delivery\.timeout"
     r"|Python worker exited unexpectedly|ConnectionResetError|ConnectionRefusedError|BrokenPipe|EOFException"
-    r"|SocketException|ExecutorLostFailure|NOT_LEADER|NETWORK_EXCEPTION|COORDINATOR_(?:NOT_AVAILABLE|LOAD)"
+    r"|SocketException|ExecutorLostFailure"
 )
 NO_REASON = "it ended without a reason (a process of Spark died)"
 CAUSE_LIMIT = 600

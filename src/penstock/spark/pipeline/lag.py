@@ -17,13 +17,8 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.cluster import ClusterOptions, cluster_options
 from penstock.spark.source.offsets import SourceOffset
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from penstock.wire_client.requests.errors import (
-    BrokerUnreachable,
-    ConnectionLost,
-    NotKafka,
-    RequestTimedOut,
-    WireClientError,
-)
+from penstock.wire_client.requests.errors import WireClientError
+from penstock.wire_client.requests.retriable import may_pass
 
 LATEST = -1
 TIMEOUT_S = 5.0
@@ -83,9 +78,9 @@ class LagMeter:
         """False if no broker answers now but one may later. Permanent errors count as an answer: a run reports them."""
         try:
             self._looking.topics()
-        except (BrokerUnreachable, ConnectionLost, RequestTimedOut) as error:
-            return isinstance(error, NotKafka)
-        except (WireClientError, ApiError):
+        except WireClientError as error:
+            return not may_pass(error)
+        except ApiError:
             return True
         return True
 

@@ -10,11 +10,27 @@ from collections.abc import Mapping
 from enum import Flag, auto
 from typing import Final
 
-from penstock.model.errors import ErrorCode
-from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost, RequestTimedOut
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.requests.errors import (
+    BrokerUnreachable,
+    ConnectionLost,
+    FetchStalled,
+    NoSuchTopic,
+    NotKafka,
+    Overloaded,
+    RequestTimedOut,
+    UnknownHost,
+    WireClientError,
+)
 
 LOST = (BrokerUnreachable, ConnectionLost, RequestTimedOut)
 """There was no answer. The request may have taken effect."""
+
+
+# A client gives up on these after a while, but a later attempt may succeed: an unknown host may be starting.
+MAY_PASS: Final[tuple[type[WireClientError], ...]] = (*LOST, UnknownHost, FetchStalled, Overloaded)
+FINAL = (NotKafka,)
+"""Except these, although they count as lost."""
 
 
 class Again(Flag):
@@ -68,3 +84,15 @@ RETRIABLE: Final[Mapping[ErrorCode, Again]] = {
 def may(again: Again, code: ErrorCode) -> bool:
     """Whether this kind of request may be repeated after a broker answered with `code`."""
     return again in RETRIABLE.get(code, Again(0))
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether all of it may be tried again later, after the client has given up."""
+    if isinstance(error, ApiError):
+        return error.code in RETRIABLE and not isinstance(error, NoSuchTopic)
+    return isinstance(error, MAY_PASS) and not isinstance(error, FINAL)
+
+
+def names_that_may_pass() -> frozenset[str]:
+    """The same for those who have only the text of an error: names of its class, and of error codes."""
+    return frozenset(kind.__name__ for kind in MAY_PASS) | frozenset(code.name for code in RETRIABLE)

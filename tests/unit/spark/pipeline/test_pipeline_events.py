@@ -128,6 +128,16 @@ def test_the_cause_is_one_line_without_stack_and_plan(error: str, cause: str) ->
         ),
         (PYTHON.replace("in bad\n", "in bad\n    except BrokerUnreachable:\n"), False),
         ("Python worker exited unexpectedly (crashed)", True),
+        # By the client's table.
+        (
+            PYTHON.replace("ValueError: no good", "ApiError: offsets of t-0: KAFKA_STORAGE_ERROR (tried for 60.0 s)"),
+            True,
+        ),
+        (PYTHON.replace("ValueError: no good", "Overloaded: 8 requests are open"), True),
+        (PYTHON.replace("ValueError: no good", "NotKafka: it speaks HTTP"), False),
+        (PYTHON.replace("ValueError: no good", "ApiError: t-0: TOPIC_AUTHORIZATION_FAILED"), False),
+        (PYTHON.replace("ValueError: no good", "NoSuchTopic: topic 't' does not exist"), False),
+        (PYTHON.replace("ValueError: no good", "MyConnectionLostError: a user's own"), False),
     ],
 )
 def test_only_what_may_pass_is_transient(error: str, expected: bool) -> None:

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.model.errors import ErrorCode
-from penstock.wire_client.requests.retriable import RETRIABLE, Again, may
+from penstock.model.errors import ApiError, ErrorCode
+from penstock.wire_client.requests.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    FetchStalled,
+    NoSuchTopic,
+    NotKafka,
+    TopicRecreated,
+    UnknownHost,
+)
+from penstock.wire_client.requests.retriable import RETRIABLE, Again, may, may_pass, names_that_may_pass
 
 
 def codes(again: Again) -> set[ErrorCode]:
@@ -57,3 +66,24 @@ def test_a_record_without_a_number_is_sent_again_only_if_it_was_not_appended() -
 )
 def test_what_does_not_get_better_is_not_tried_again(again: Again, code: ErrorCode) -> None:
     assert not may(again, code)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ConnectionLost("gone"), True),
+        (UnknownHost("no such name"), True),
+        (FetchStalled(("t", 0), 1, 2, "1 at h:1", 3.0, "it throttles"), True),
+        (NotKafka("it speaks HTTP"), False),
+        (AuthenticationFailed("no such user"), False),
+        (TopicRecreated("t", bytes(16), bytes(16)), False),
+        (ApiError(ErrorCode.KAFKA_STORAGE_ERROR), True),
+        (ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED), False),
+        (NoSuchTopic("topic 't' does not exist"), False),
+        (ValueError("no good"), False),
+    ],
+)
+def test_what_a_later_attempt_may_mend(error: Exception, expected: bool) -> None:
+    assert may_pass(error) is expected
+    name = error.code.name if type(error) is ApiError else type(error).__name__
+    assert (name in names_that_may_pass()) is expected
