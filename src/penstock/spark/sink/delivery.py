@@ -36,6 +36,8 @@ from penstock.wire_client.requests.producing_transactions import OpenTransaction
 
 logger = logging.getLogger(__name__)
 
+TOPIC_MAX_AGE_S = 5.0
+"""How soon rows go to partitions that were added."""
 CREATED_WITHIN_S = 3.0
 LOOK_AGAIN_S = 0.1
 MAX_SHOWN = 20
@@ -128,6 +130,7 @@ class AtLeastOnce:
 
     def abandon(self) -> None:
         written = list(self._producer.written())
+        self._destinations.forget()
         self._producer.close()
         if written:
             logger.warning("an attempt gives up; the records that it has written stay: %s", describe(written))
@@ -139,10 +142,18 @@ class Destinations:
     def __init__(self, cluster: BlockingCluster, reach: ClusterOptions) -> None:
         self._cluster = cluster
         self._reach = reach
+        self._topics: set[str] = set()
+
+    def forget(self) -> None:
+        """Called after a failure, which may have its cause in old metadata: the next attempt asks again."""
+        for topic in self._topics:
+            self._cluster.forget(topic)
 
     def partition_count(self, topic: str) -> int:
         """Raises ApiError, WireClientError, DeliveryFailed. The broker may create a topic that does not exist."""
-        found = self._cluster.topics([topic]).get(topic)
+        self._topics.add(topic)
+        # As a rule it is known from an earlier task of this worker.
+        found = self._cluster.known_topic(topic, TOPIC_MAX_AGE_S) or self._cluster.topics([topic]).get(topic)
         if found is None:
             self._ask_for_creation(topic)
             deadline = time.monotonic() + CREATED_WITHIN_S

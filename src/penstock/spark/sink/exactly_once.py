@@ -104,6 +104,7 @@ class ExactlyOnce:
 
     def abandon(self) -> None:
         """Does not raise: the error that the attempt has met matters more."""
+        self._destinations.forget()
         if self._producer is not None:
             self._producer.close()
         if self._transaction is not None:

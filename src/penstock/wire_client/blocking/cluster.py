@@ -175,11 +175,16 @@ class BlockingCluster:
             raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, leader_superseded(*tp))
         return broker
 
+    def known_topic(self, name: str, max_age_s: float = METADATA_MAX_AGE_S) -> TopicMetadata | None:
+        """A topic's cached metadata, if it is no older."""
+        known = self._topics.get(name)
+        return known[1] if known is not None and time.monotonic() - known[0] < max_age_s else None
+
     def _topic(self, name: str, deadline: float) -> TopicMetadata:
         """The cached metadata of a topic, or a new request if there is none or it is old."""
-        known = self._topics.get(name)
-        if known is not None and time.monotonic() - known[0] < METADATA_MAX_AGE_S:
-            return known[1]
+        known = self.known_topic(name)
+        if known is not None:
+            return known
         patience = min(deadline, time.monotonic() + UNKNOWN_TOPIC_GRACE_S)
         pauses = Pauses()
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from penstock.model.topic_partition import TopicPartition  # noqa: E402
 from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
+from penstock.sdk import BlockingAdmin  # noqa: E402
 from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
 from penstock.spark.sink.delivery import AtLeastOnce, Slice, describe  # noqa: E402
 from penstock.spark.sink.lanes import PartitionWritten  # noqa: E402
@@ -44,6 +46,32 @@ def write(broker: Broker, batches: list[pa.RecordBatch], task: int = 0, **option
     named = {name.replace("__", "."): value for name, value in options.items()}
     parsed = SinkOptions.parse({"kafka.bootstrap.servers": broker.bootstrap_servers, **named})
     return write_slice(AtLeastOnce(parsed), parsed, Slice(None, None, task), batches)
+
+
+def test_topics_are_asked_for_once_by_all_tasks_of_a_worker(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    real = BlockingCluster.topics
+
+    def topics(self: BlockingCluster, names: Any = None) -> Any:
+        asked.append(names)
+        return real(self, names)
+
+    rows = pa.RecordBatch.from_pydict({"value": [b"x"]})
+    with BlockingAdmin(broker.bootstrap_servers) as admin:
+        admin.create_topic("asked-once", 2)
+        write(broker, [rows], topic="asked-once")
+        monkeypatch.setattr(BlockingCluster, "topics", topics)
+        for task in range(5):
+            write(broker, [rows], task, topic="asked-once")
+        assert asked == []
+        # A task that fails may have old metadata: the next attempt succeeds.
+        admin.add_partitions("asked-once", 3)
+        far = pa.RecordBatch.from_pydict({"value": [b"y"], "partition": pa.array([2], pa.int32())})
+        with pytest.raises(UnsuitableRows, match="has partitions 0 to 1"):
+            write(broker, [far], topic="asked-once")
+        write(broker, [far], topic="asked-once")
+    assert asked == [["asked-once"]]
+    assert [record.value for record in read(broker, "asked-once")[2]] == [b"y"]
 
 
 def read(broker: Broker, topic: str) -> dict[int, list[Record]]:
