@@ -36,6 +36,7 @@ PARTITION = "penstock.replica.partition:Partition"
 IMAGE = "penstock.core.metadata.image"
 MIN_ISR = "min.insync.replicas"
 ACCESS = "penstock.cluster.controller_access:ControllerAccess"
+LIFECYCLE = "penstock.cluster.broker_lifecycle:BrokerLifecycle"
 
 
 class ReplicaEars:
@@ -84,7 +85,7 @@ class ReplicaEars:
                 ("penstock.storage.log:Log.end_flush", self._overhear_flush),
                 (f"{PARTITION}.append", self._overhear_append),
                 (f"{ACCESS}.heartbeat", self._overhear_heartbeat),
-                (f"{ACCESS}.register", self._overhear_registration),
+                (f"{LIFECYCLE}.register", self._overhear_registration),
             ):
                 stack.enter_context(replaced(place, make))
             yield
@@ -397,10 +398,11 @@ class ReplicaEars:
         return overheard
 
     def _overhear_registration(self, register: Any) -> Any:
-        async def overheard(access: Any, *args: Any) -> Any:
-            epoch = await register(access, *args)
+        """A session begins when the broker reads its registration. Before that it leads nothing."""
+
+        async def overheard(lifecycle: Any) -> None:
+            await register(lifecycle)
             self._answered(self._loop.time())
-            return epoch
 
         return overheard
 
