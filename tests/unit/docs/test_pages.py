@@ -18,6 +18,7 @@ _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _FILE = re.compile(r"`((?:[a-z_]+/)+[a-z_]*(?:\.py|/))`")
 _SYMBOL = re.compile(r"`((?:[a-z_]+\.)+)([A-Z]\w+)(?:\.(\w+))?`")
+_MEMBER = re.compile(r"`([A-Z]\w+)\.(\w+)`")
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,10 @@ def test_the_architecture_names_what_there_is() -> None:
         source = (SOURCE / module.strip(".").replace(".", "/")).with_suffix(".py").read_text(encoding="utf-8")
         assert re.search(rf"^(?:class )?{name}\b", source, re.MULTILINE), f"{module}{name}"
         assert not member or re.search(rf"\b{member}\b", source), f"{module}{name}.{member}"
+    sources = [path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")]
+    for name, member in set(_MEMBER.findall(written)):
+        of_name = [source for source in sources if re.search(rf"^class {name}\b", source, re.MULTILINE)]
+        assert any(re.search(rf"\b{member}\b", source) for source in of_name), f"{name}.{member}"
 
 
 def test_every_package_is_among_the_layers() -> None:
