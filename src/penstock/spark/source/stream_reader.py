@@ -33,7 +33,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.model.topic_partition import TopicPartition
-from penstock.ports.disk import Buffer
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
@@ -216,18 +215,12 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def connected_driver(options: SourceOptions) -> StreamDriver:
     from penstock.wire_client.blocking.cluster import BlockingCluster
-    from penstock.wire_client.blocking.fetch_stream import FetchStream
 
     where = options.cluster
     cluster = BlockingCluster(where.bootstrap, where.client_id, where.security)
 
-    def look(tp: TopicPartition, position: int) -> Buffer:
-        # Up to the next offset only, so that nothing is fetched ahead.
-        stream = FetchStream(
-            cluster, tp, position, position + 1, read_committed=False, max_bytes=SAMPLE_BYTES, timeout_s=LOOK_TIMEOUT_S
-        )
-        return next((bytes(chunk.records) for chunk in stream), b"")
-
-    # A separate client, so that a silent coordinator does not delay the query for long.
+    # Separate clients: neither samples nor a silent coordinator may delay the query for long.
+    looking = BlockingCluster(where.bootstrap, where.client_id, where.security, LOOK_TIMEOUT_S)
+    sizes = RecordSizes(lambda positions: looking.first_batches(positions, SAMPLE_BYTES))
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
-    return StreamDriver(options, OffsetPlanner(options, cluster), GroupProgress(committing), RecordSizes(look))
+    return StreamDriver(options, OffsetPlanner(options, cluster), GroupProgress(committing), sizes)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
+from penstock.ports.disk import Buffer
 from penstock.wire.apis import Api
 from penstock.wire.messages.find_coordinator import FindCoordinatorResponse
 from penstock.wire.messages.init_producer_id import InitProducerIdResponse
@@ -152,6 +153,23 @@ class BlockingCluster:
         """The partition's leader. One attempt: raises ApiError, also during an election."""
         return Leader(self._leader(tp, deadline).node_id, self.leader_epoch(tp))
 
+    def known_leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+        """The leaders by the metadata, without waiting for an election: a partition without a leader is left out.
+
+        Metadata that is missing or old is requested for all topics at once.
+        """
+        self.topics({tp.topic for tp in partitions if self.known_topic(tp.topic) is None})
+        infos = {topic: self.known_topic(topic) for topic in {tp.topic for tp in partitions}}
+        found: dict[TopicPartition, Leader] = {}
+        for tp in partitions:
+            info = infos[tp.topic]
+            if info is None or tp.partition >= len(info.partitions):
+                continue
+            one = info.partitions[tp.partition]
+            if one.leader_id in self._brokers and not self._epochs.is_behind(tp, one.leader_epoch):
+                found[tp] = Leader(one.leader_id, one.leader_epoch)
+        return found
+
     def leader_epoch(self, tp: TopicPartition) -> int:
         """The leader epoch by the cached metadata; -1 if there is none."""
         known = self._topics.get(tp.topic)
@@ -226,6 +244,12 @@ class BlockingCluster:
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
         """Where the records up to these leader epochs end in the present logs. Raises ApiError."""
         return leader_calls.epoch_ends(self, epochs)
+
+    def first_batches(
+        self, positions: Mapping[TopicPartition, int], partition_bytes: int
+    ) -> dict[TopicPartition, Buffer]:
+        """A sample of the records at these positions, without a retry. Raises ApiError, WireClientError."""
+        return leader_calls.first_batches(self, positions, partition_bytes, self._timeout_s)
 
     # -- groups and producers -----------------------------------------------------------
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from penstock.model.errors import ApiError
 from penstock.model.topic_partition import TopicPartition
+from penstock.ports.disk import Buffer
 from penstock.wire.apis import Api
+from penstock.wire.messages.fetch import FetchResponse
 from penstock.wire.messages.list_offsets import ListOffsetsResponse
 from penstock.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.connection import BlockingConnection
 from penstock.wire_client.requests.errors import WireClientError, error_code
+from penstock.wire_client.requests.fetch import FetchFrom, FetchTerms, fetch_request
 from penstock.wire_client.requests.leader_epochs import EpochEnd, epoch_ends_request, read_epoch_ends
 from penstock.wire_client.requests.limits import REQUEST_TIMEOUT_S
 from penstock.wire_client.requests.offsets import OffsetAndTimestamp, list_offsets_request
@@ -25,6 +29,9 @@ from penstock.wire_client.requests.sentences import offsets_refused
 
 if TYPE_CHECKING:
     from penstock.wire_client.blocking.cluster import BlockingCluster
+
+SAMPLES_BYTES = 4 << 20
+"""Of all partitions in one sample of a leader."""
 
 A = TypeVar("A")
 R = TypeVar("R", bound=Message)
@@ -39,52 +46,69 @@ class Leader(NamedTuple):
     """-1 if it is not known."""
 
 
-def ask_leaders(
-    cluster: BlockingCluster,
-    asked: Mapping[TopicPartition, A],
-    key: Api,
-    request: Callable[[Mapping[TopicPartition, A], Mapping[TopicPartition, int]], Message],
-    kind: type[R],
-    read: Callable[[R], Iterable[tuple[TopicPartition, int, T]]],
-) -> dict[TopicPartition, T]:
-    """`request` takes what is asked of one leader, and the leader epochs; `read` yields error codes and results.
+@dataclass(frozen=True, slots=True)
+class LeaderQuestion(Generic[A, R, T]):
+    """What is asked of each leader, about all its partitions at once."""
 
-    Partitions with an error are asked again as long as it may pass. Raises ApiError, WireClientError.
-    """
+    key: Api
+    kind: type[R]
+    request: Callable[[Mapping[TopicPartition, A], Mapping[TopicPartition, int]], Message]
+    """Takes what is asked of one leader, and the leader epochs."""
+    read: Callable[[R], Iterable[tuple[TopicPartition, int, T]]]
+    """Yields error codes and results."""
+
+
+def ask_leaders(
+    cluster: BlockingCluster, asked: Mapping[TopicPartition, A], question: LeaderQuestion[A, R, T]
+) -> dict[TopicPartition, T]:
+    """Partitions with an error are asked again as long as it may pass. Raises ApiError, WireClientError."""
     found: dict[TopicPartition, T] = {}
 
     def ask(deadline: float) -> dict[TopicPartition, T]:
-        by_leader: dict[int, dict[TopicPartition, int]] = {}
-        for tp in asked:
-            if tp not in found:
-                leader = cluster.find_leader(tp, deadline)
-                by_leader.setdefault(leader.node_id, {})[tp] = leader.epoch
-        failures: list[Exception] = []
-        sent: list[BlockingConnection] = []
-        for node_id, epochs in by_leader.items():
-            try:
-                connection = cluster.connection(node_id, "control")
-                connection.send(key, request({tp: asked[tp] for tp in epochs}, epochs))
-                sent.append(connection)
-            except (WireClientError, ApiError) as error:
-                failures.append(error)
-        for connection in sent:
-            try:
-                answer = connection.receive(kind, max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic())))
-            except WireClientError as error:
-                failures.append(error)
-                continue
-            for tp, number, result in read(answer):
-                if number:
-                    failures.append(offsets_refused(error_code(number), *tp))
-                    cluster.forget(tp.topic)
-                else:
-                    found[tp] = result
+        leaders = {tp: cluster.find_leader(tp, deadline) for tp in asked if tp not in found}
+        answered, failures = _ask_once(cluster, {tp: asked[tp] for tp in leaders}, leaders, question, deadline)
+        found.update(answered)
         if failures:
             raise min(failures, key=_weight)
         return found
 
     return cluster.until_done(ask) if asked else {}
+
+
+def _ask_once(
+    cluster: BlockingCluster,
+    asked: Mapping[TopicPartition, A],
+    leaders: Mapping[TopicPartition, Leader],
+    question: LeaderQuestion[A, R, T],
+    deadline: float,
+) -> tuple[dict[TopicPartition, T], list[Exception]]:
+    """What the leaders answered, and what went wrong with the other partitions."""
+    by_node: dict[int, dict[TopicPartition, int]] = {}
+    for tp, leader in leaders.items():
+        by_node.setdefault(leader.node_id, {})[tp] = leader.epoch
+    found: dict[TopicPartition, T] = {}
+    failures: list[Exception] = []
+    sent: list[BlockingConnection] = []
+    for node_id, epochs in by_node.items():
+        try:
+            connection = cluster.connection(node_id, "control")
+            connection.send(question.key, question.request({tp: asked[tp] for tp in epochs}, epochs))
+            sent.append(connection)
+        except (WireClientError, ApiError) as error:
+            failures.append(error)
+    for connection in sent:
+        try:
+            answer = connection.receive(question.kind, max(0.05, min(REQUEST_TIMEOUT_S, deadline - time.monotonic())))
+        except WireClientError as error:
+            failures.append(error)
+            continue
+        for tp, number, result in question.read(answer):
+            if number:
+                failures.append(offsets_refused(error_code(number), *tp))
+                cluster.forget(tp.topic)
+            else:
+                found[tp] = result
+    return found, failures
 
 
 def _weight(failure: Exception) -> int:
@@ -108,15 +132,42 @@ def list_offsets(
                 tp = TopicPartition(topic.name, entry.partition_index)
                 yield tp, entry.error_code, OffsetAndTimestamp(entry.offset, entry.timestamp, entry.leader_epoch)
 
-    return ask_leaders(cluster, wanted, Api.LIST_OFFSETS, request, ListOffsetsResponse, read)
+    return ask_leaders(cluster, wanted, LeaderQuestion(Api.LIST_OFFSETS, ListOffsetsResponse, request, read))
 
 
 def epoch_ends(cluster: BlockingCluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-    return ask_leaders(
-        cluster,
-        epochs,
-        Api.OFFSET_FOR_LEADER_EPOCH,
-        epoch_ends_request,
-        OffsetForLeaderEpochResponse,
-        read_epoch_ends,
+    question = LeaderQuestion(
+        Api.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, epoch_ends_request, read_epoch_ends
     )
+    return ask_leaders(cluster, epochs, question)
+
+
+def first_batches(
+    cluster: BlockingCluster, positions: Mapping[TopicPartition, int], partition_bytes: int, timeout_s: float
+) -> dict[TopicPartition, Buffer]:
+    """The batches at these positions: one small fetch from each leader, tried once.
+
+    Partitions are left out if their leader is not known or does not answer in time, and also if their first batch is
+    larger than `partition_bytes` (the first partition of a fetch always has an answer).
+    """
+    deadline = time.monotonic() + timeout_s
+    leaders = cluster.known_leaders(positions.keys())
+    terms = FetchTerms(max_wait_ms=0, min_bytes=1, max_bytes=SAMPLES_BYTES, read_committed=False)
+
+    def request(asked: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> Message:
+        return fetch_request({tp: FetchFrom(at, partition_bytes, epochs[tp]) for tp, at in asked.items()}, terms)
+
+    def read(answer: FetchResponse) -> Iterable[tuple[TopicPartition, int, Buffer]]:
+        for topic in answer.responses:
+            for entry in topic.partitions:
+                records = entry.records
+                assert records is None or isinstance(records, memoryview)
+                yield TopicPartition(topic.topic, entry.partition_index), entry.error_code, records or b""
+
+    asked = {tp: positions[tp] for tp in leaders}
+    found, failures = _ask_once(
+        cluster, asked, leaders, LeaderQuestion(Api.FETCH, FetchResponse, request, read), deadline
+    )
+    for tp in leaders.keys() - found.keys() if failures else ():
+        cluster.forget(tp.topic)  # the leader may be another one
+    return {tp: records for tp, records in found.items() if records}

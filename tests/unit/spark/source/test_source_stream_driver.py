@@ -19,7 +19,7 @@ from penstock.spark.source.group_progress import GroupProgress
 from penstock.spark.source.offsets import DataLoss, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
-from penstock.spark.source.record_sizes import RecordSizes, bytes_per_offset
+from penstock.spark.source.record_sizes import RecordSizes
 from penstock.spark.source.splits import Split
 from penstock.spark.source.stream_reader import PenstockStreamReader, StreamDriver
 from penstock.testing import Broker
@@ -39,7 +39,11 @@ class Query:
             parsed,
             OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep),
             GroupProgress(cluster, self.time.clock),
-            RecordSizes(lambda tp, position: build_batch([Record(None, b"x" * 939)] * 10), self.time.clock),
+            RecordSizes(
+                lambda positions: dict.fromkeys(positions, build_batch([Record(None, b"x" * 939)] * 10)),
+                self.time.clock,
+                lambda work: work(),
+            ),
             self.time.clock,
             self.time.sleep,
         )
@@ -404,37 +408,6 @@ def test_splits_are_those_of_the_options_and_the_reader_travels(cluster: FakeClu
     copy = pickle.loads(pickle.dumps(query.reader))
     assert copy.partitions(initial, end) == splits
     assert query.reader.partitions(end, end) == []
-
-
-def test_bytes_per_offset() -> None:
-    batch = build_batch([Record(None, b"x" * 100)] * 10)
-    assert bytes_per_offset(batch, 0) == len(batch) / 10
-    assert bytes_per_offset(batch + batch[:-1], 0) == len(batch) / 10, "a torn batch does not count"
-    # From the middle of a batch, and over a hole.
-    assert bytes_per_offset(batch, 5) == len(batch) / 5
-    assert bytes_per_offset(b"", 0) is None
-    assert bytes_per_offset(batch[:61], 0) is None
-
-
-def test_sizes_are_looked_at_now_and_then_and_guessed_from_the_others() -> None:
-    time, looks = FakeTime(), []
-    batch = build_batch([Record(None, b"x")] * 10)
-
-    def look(tp: TopicPartition, position: int) -> bytes:
-        looks.append(tp)
-        if tp.partition == 1:
-            raise DataLoss("gone")
-        return batch
-
-    sizes = RecordSizes(look, time.clock)
-    tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
-    found = sizes.estimate(dict.fromkeys(tps, 0))
-    assert found == dict.fromkeys(tps, len(batch) / 10)
-    sizes.estimate({tps[0]: 3})
-    assert looks == tps
-    time.sleep(6)
-    sizes.estimate({tps[0]: 3})
-    assert looks == [*tps, tps[0]]
 
 
 def test_against_a_broker() -> None:

@@ -13,6 +13,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import BlockingAdmin
 from penstock.testing import Broker
 from penstock.wire.apis import Api
+from penstock.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -21,6 +22,7 @@ from penstock.wire.messages.list_offsets import (
 )
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.cluster import BlockingCluster
+from penstock.wire_client.blocking.leader_calls import Leader
 from scripted_broker import Reply, ScriptedBroker
 from scripted_cluster import ScriptedCluster
 
@@ -167,3 +169,62 @@ def test_where_an_epoch_ends(penstock_broker: Broker) -> None:
     assert cluster.epoch_ends({tps[0]: 99})[tps[0]].end_offset == -1
     assert cluster.epoch_ends({}) == {}
     cluster.close()
+
+
+# -- samples of records -----------------------------------------------------------------------
+
+
+def records_of(node_id: int, code: int = 0) -> Callable[[Message], Message]:
+    def answer(request: Message) -> Message:
+        assert isinstance(request, FetchRequest)
+        partitions = [
+            PartitionData(partition_index=asked.partition, error_code=code, records=b"" if code else b"%d" % node_id)
+            for asked in request.topics[0].partitions
+        ]
+        return FetchResponse(responses=[FetchableTopicResponse(topic="events", partitions=partitions)])
+
+    return answer
+
+
+def sampled(cluster: BlockingCluster) -> dict[TopicPartition, bytes]:
+    return {tp: bytes(records) for tp, records in cluster.first_batches(dict.fromkeys(LEADERS, 7), 1000).items()}
+
+
+def test_sample_is_of_all_leaders_at_once(scripted: ScriptedCluster, cluster: BlockingCluster) -> None:
+    both_asked = threading.Barrier(2, timeout=5.0)
+
+    def wait_for_the_other(node_id: int) -> Callable[[Message], Reply]:
+        def answer(request: Message) -> Reply:
+            both_asked.wait()
+            return records_of(node_id)(request)
+
+        return answer
+
+    for node_id in (1, 2):
+        scripted.brokers[node_id].scripts[Api.FETCH] = wait_for_the_other(node_id)
+    assert sampled(cluster) == {TopicPartition("events", 0): b"1", TopicPartition("events", 1): b"2"}
+    (asked,) = scripted.brokers[2].asked(FetchRequest)
+    assert isinstance(asked, FetchRequest)
+    assert (asked.max_wait_ms, asked.topics[0].partitions[0].fetch_offset) == (0, 7)
+
+
+def test_sample_is_tried_once_and_the_leader_looked_up_again(
+    scripted: ScriptedCluster, cluster: BlockingCluster
+) -> None:
+    scripted.brokers[1].scripts[Api.FETCH] = records_of(1)
+    scripted.brokers[2].scripts[Api.FETCH] = records_of(2, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert sampled(cluster) == {TopicPartition("events", 0): b"1"}
+    assert len(scripted.brokers[2].asked(FetchRequest)) == 1
+    scripted.topics["events"][1].leader = 1
+    assert sampled(cluster) == {TopicPartition("events", 0): b"1", TopicPartition("events", 1): b"1"}
+
+
+def test_sample_without_a_leader_that_is_gone(scripted: ScriptedCluster, cluster: BlockingCluster) -> None:
+    scripted.brokers[1].scripts[Api.FETCH] = records_of(1)
+    scripted.brokers[2].scripts[Api.FETCH] = lambda _: None
+    assert sampled(cluster) == {TopicPartition("events", 0): b"1"}
+    scripted.topics["events"][1].leader = -1
+    assert sampled(cluster) == {TopicPartition("events", 0): b"1"}
+    assert cluster.known_leaders([*LEADERS, TopicPartition("events", 9), TopicPartition("none", 0)]) == {
+        TopicPartition("events", 0): Leader(1, -1)
+    }
