@@ -73,7 +73,7 @@ chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (defaul
 	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
 
 sink-crashes: install ## Exactly once out of Spark under CRASHES (default 200) of all parts (BROKER=kafka: Apache Kafka, needs Maven and Java 17)
-	PENSTOCK_CRASHES=$(or $(CRASHES),200) PENSTOCK_CRASHES_BROKER=$(or $(BROKER),penstock) PENSTOCK_CRASHES_DELIVERY=$(or $(DELIVERY),exactly-once) PENSTOCK_CRASHES_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/test_sink_crashes.py -k whatever --timeout=0 -q -s
+	PENSTOCK_CRASHES=$(or $(CRASHES),200) PENSTOCK_CRASHES_BROKER=$(or $(BROKER),penstock) PENSTOCK_CRASHES_DELIVERY=$(or $(DELIVERY),exactly-once) PENSTOCK_CRASHES_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/crashes/test_sink_crashes.py -k whatever --timeout=0 -q -s
 
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
 	$(BIN)/penstock sim --probes --seeds $(or $(SEEDS),500) --start $(or $(START),0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster_promises import Tell
+from support.processes.promises import Tell
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_processes import NodeProcess
+from support.processes.cluster import NodeProcess
 
 SOURCE = Path(__file__).with_name("disk_shim.c")
 WELL, HANGING, FAILING = "well", "hang", "fail"

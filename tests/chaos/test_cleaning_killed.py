@@ -19,12 +19,12 @@ from typing import cast
 
 import pytest
 
-from broker_process import BrokerProcess
 from penstock.model.errors import ErrorCode
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
 from penstock.records.builder import Record, build_batch, iterate_records
 from penstock.records.compression import decompress
-from raw_client import RawClient
+from support.clients.raw import RawClient
+from support.processes.broker import BrokerProcess
 
 UPDATES = int(os.environ.get("PENSTOCK_COMPACTION_UPDATES", "50000"))
 ROUNDS = int(os.environ.get("PENSTOCK_CHAOS_ROUNDS", "10"))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from disk_shim import FAILING, HANGING, WELL, BadDisk, compile_shim
 
-from cluster_processes import ClusterProcesses
-from cluster_promises import Tell, check_promises, describe_traffic
-from history_clients import Traffic
+from support.clients.history_clients import Traffic
+from support.processes.cluster import ClusterProcesses
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 TOPIC = "chaos"
 SICK = 1

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster_processes import ClusterProcesses, NodeProcess
-from cluster_promises import Tell, check_promises, describe_traffic
-from history_clients import Traffic
+from support.clients.history_clients import Traffic
+from support.processes.cluster import ClusterProcesses, NodeProcess
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 TOPIC = "chaos"
 SMALL_BYTES, LARGE_BYTES = 12 << 20, 512 << 20

@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
-from cluster_processes import ClusterProcesses
-from cluster_promises import Tell
+from support.processes.cluster import ClusterProcesses
+from support.processes.promises import Tell
 
 SECONDS = float(os.environ.get("PENSTOCK_CLUSTER_IDLE_SECONDS", "8"))
 SETTLE_S = 2.0

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster_network import CLIENTS, NetworkUnavailable, RoutedNetwork
-from cluster_processes import ClusterProcesses, NodeProcess, isolated
-from cluster_promises import Tell, check_promises, describe_traffic
-from history import pauses
-from history_clients import IMPATIENT, Traffic
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record, build_batch
-from raw_client import RawClient
+from support.clients.history import pauses
+from support.clients.history_clients import IMPATIENT, Traffic
+from support.clients.raw import RawClient
+from support.processes.cluster import ClusterProcesses, NodeProcess, isolated
+from support.processes.network import CLIENTS, NetworkUnavailable, RoutedNetwork
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 TOPIC = "chaos"
 REFUSED = (

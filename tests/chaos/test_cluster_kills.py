@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_processes import ClusterProcesses, frozen
-from cluster_promises import Tell, check_promises, describe_traffic
-from history import pauses
-from history_clients import IMPATIENT, Traffic
+from support.clients.history import pauses
+from support.clients.history_clients import IMPATIENT, Traffic
+from support.processes.cluster import ClusterProcesses, frozen
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 SECONDS = float(os.environ.get("PENSTOCK_CLUSTER_SECONDS", "20"))
 KILL_EVERY_S = 5.0

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-import cluster_admin
-from cluster_processes import ClusterProcesses, run_command
-from cluster_promises import Tell, check_promises, describe_traffic
-from history import pauses
-from history_clients import Traffic
+from support.clients.history import pauses
+from support.clients.history_clients import Traffic
+from support.processes import cluster_admin
+from support.processes.cluster import ClusterProcesses, run_command
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 TOPIC, PARTITIONS = "events", 3
 NONE_UNDER_REPLICATED = ""

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-import cluster_admin
-from cluster_processes import ClusterProcesses
-from cluster_promises import Tell, check_promises, describe_traffic
-from history import Acknowledged, History, Sent, pauses
-from history_clients import Traffic, parse
+from support.clients.history import Acknowledged, History, Sent, pauses
+from support.clients.history_clients import Traffic, parse
+from support.processes import cluster_admin
+from support.processes.cluster import ClusterProcesses
+from support.processes.promises import Tell, check_promises, describe_traffic
 
 MOVED_MB = int(os.environ.get("PENSTOCK_CLUSTER_MOVED_MB", "64"))
 TOPIC = "moved"

@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Message, Producer
 
-from broker_process import BrokerProcess
 from penstock.model.errors import ErrorCode
 from penstock.records.builder import Record, build_batch
-from raw_client import RawClient
+from support.clients.raw import RawClient
+from support.processes.broker import BrokerProcess
 
 ROUNDS = int(os.environ.get("PENSTOCK_CHAOS_ROUNDS", "10"))
 TOPIC = "chaos"

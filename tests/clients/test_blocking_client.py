@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker_process import BrokerProcess
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import HEADER_SIZE, read_header
 from penstock.records.builder import iterate_records
 from penstock.records.compression import decompress
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchedChunk, FetchStream
+from support.processes.broker import BrokerProcess
 
 RECORDS = 20_000
 TP = TopicPartition("events", 0)

@@ -20,8 +20,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker_process import BrokerProcess
-from gateway_callers import PAGE, Http, Netcat, gateway_port, walkthrough
+from support.processes.broker import BrokerProcess
+from support.processes.gateway import PAGE, Http, Netcat, gateway_port, walkthrough
 
 GATEWAY = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": "127.0.0.1:0"}
 BINARY = "application/vnd.kafka.binary.v2+json"

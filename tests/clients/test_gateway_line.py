@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from broker_process import BrokerProcess
-from gateway_callers import PAGE, ROOT, Netcat, gateway_port, transcript
+from support.processes.broker import BrokerProcess
+from support.processes.gateway import PAGE, ROOT, Netcat, gateway_port, transcript
 
 GATEWAY = {"penstock.line.listener": "127.0.0.1:0", "penstock.http.listener": ""}
 _numbers = count()

@@ -29,7 +29,7 @@ from group_processes import (
     wait_until_shared,
 )
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 PARTITIONS = 6
 CONSUMER = "group.protocol=consumer"

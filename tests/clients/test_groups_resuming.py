@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from group_processes import Member, Trickle, check_history, create_topic, wait_until, wait_until_shared
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 PARTITIONS = 6
 RECORDS = 100

@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_process import BrokerProcess
-from gateway_callers import gateway_port
+from support.processes.broker import BrokerProcess
+from support.processes.gateway import gateway_port
 
 GATEWAY = {"penstock.line.listener": "", "penstock.http.listener": "127.0.0.1:0"}
 OLD_MS = 60_000

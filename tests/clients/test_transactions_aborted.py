@@ -9,7 +9,7 @@ import pytest
 from group_processes import create_topic
 from transactional_clients import LIBRARIES, Transactions, committed_offset, producing, read
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 pytestmark = pytest.mark.parametrize("library", sorted(LIBRARIES))
 ROWS = 60

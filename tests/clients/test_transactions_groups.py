@@ -15,8 +15,8 @@ import pytest
 from group_processes import Trickle, create_topic, wait_until
 from transactional_clients import LIBRARIES, PATIENCE_S, QUIET, committed_offset, producing, read
 
-from committed_reader import CommittedReader
 from kafka import KafkaConsumer
+from support.clients.committed_reader import CommittedReader
 
 MEMBER = Path(__file__).with_name("copying_member.py")
 PARTITIONS = 4

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 from group_processes import create_topic
 from transactional_clients import LIBRARIES, committed_offset, producing, read
 
-from broker_process import BrokerProcess
 from penstock.coordination.shard_host import partition_of
 from penstock.core.txn.shard import TRANSACTION_STATE_TOPIC
 from penstock.testing import Cluster
+from support.processes.broker import BrokerProcess
 
 PATIENCE_S = 60.0
 

@@ -21,7 +21,7 @@ from penstock.records.compression import recompress
 from penstock.wire.apis import Api, api
 from penstock.wire.codec import encode_request
 from penstock.wire.primitives import NULL_UUID, Message
-from raw_client import join
+from support.clients.raw import join
 
 TOPIC = "fuzz"
 CHANGES_CLUSTER = frozenset(

@@ -19,7 +19,6 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from frames import TOPIC, FrameFactory, Script
 
-from broker_process import BrokerProcess
 from penstock.model.errors import ProtocolError
 from penstock.wire.apis import Api
 from penstock.wire.codec import decode_request, encode_request, read_request_header
@@ -27,7 +26,8 @@ from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from penstock.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.wire.messages.produce import ProduceRequest
-from raw_client import RawClient, join
+from support.clients.raw import RawClient, join
+from support.processes.broker import BrokerProcess
 
 FRAMES = int(os.environ.get("PENSTOCK_FUZZ_FRAMES", "100000"))
 SEED = int(os.environ.get("PENSTOCK_FUZZ_SEED", "5"))

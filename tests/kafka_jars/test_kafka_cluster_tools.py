@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_processes import ClusterProcesses, NodeProcess
+from support.processes.cluster import ClusterProcesses, NodeProcess
 
 pytestmark = pytest.mark.kafka_jars
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
 

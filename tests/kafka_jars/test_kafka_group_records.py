@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from test_kafka_dump_log import kafka_dump
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
 

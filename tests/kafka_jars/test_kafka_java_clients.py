@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
 

@@ -21,7 +21,7 @@ from penstock.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from penstock.wire_client.blocking.cluster import BlockingCluster, FetchStream
 from penstock.wire_client.blocking.security import security_from_settings
 from penstock.wire_client.requests.errors import AuthenticationFailed
-from tls_proxy import CERTIFICATE, KEY
+from support.scripted.tls_proxy import CERTIFICATE, KEY
 
 pytestmark = pytest.mark.kafka_jars
 

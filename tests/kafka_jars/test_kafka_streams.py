@@ -18,7 +18,7 @@ import pytest
 from bench.brokers import WORK
 from bench.maven import JarsUnavailable, fetch_jars
 
-from cluster_processes import ClusterProcesses, NodeProcess
+from support.processes.cluster import ClusterProcesses, NodeProcess
 
 pytestmark = pytest.mark.kafka_jars
 

@@ -17,11 +17,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from test_kafka_dump_log import kafka_dump
 from test_kafka_java_clients import seen_by_java
 
-from broker_process import BrokerProcess
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from prepared_transactions import prepare
-from raw_client import RawClient
+from support.clients.prepared_transactions import prepare
+from support.clients.raw import RawClient
+from support.processes.broker import BrokerProcess
 
 pytestmark = pytest.mark.kafka_jars
 

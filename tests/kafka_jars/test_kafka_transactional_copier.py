@@ -21,9 +21,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, Produc
 from confluent_kafka.admin import OffsetSpec
 from copiers import Copier, read_with_console_consumer
 
-from cluster_processes import ClusterProcesses, NodeProcess
-from cluster_promises import check_replicas
-from committed_reader import CommittedReader
+from support.clients.committed_reader import CommittedReader
+from support.processes.cluster import ClusterProcesses, NodeProcess
+from support.processes.promises import check_replicas
 
 pytestmark = pytest.mark.kafka_jars
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hosted_world import HostedWorld, Workers, follow_nobody
 from penstock.model.errors import StorageError
 from penstock.records.batch import iterate_headers
 from penstock.records.builder import Record, build_batch
@@ -17,6 +16,7 @@ from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimCrash
 from penstock.storage.log import Log
+from support.worlds.hosted import HostedWorld, Workers, follow_nobody
 
 T = TypeVar("T")
 MIXTURES = 6

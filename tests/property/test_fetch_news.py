@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from hosted_world import NOW_MS, HostedWorld
 from penstock.api.context import RequestContext
 from penstock.api.fetch_sessions import FetchSessions
 from penstock.api.handlers.fetch import FetchHandler
@@ -28,6 +27,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.wire.codec import RequestHeader
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
+from support.worlds.hosted import NOW_MS, HostedWorld
 
 VERSION = 12
 TOPICS = ("a", "b", "c")

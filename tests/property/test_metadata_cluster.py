@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from metadata_world import MetadataWorld, Violation
 from penstock.core.metadata import partition_change
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.partition_change import Wanted
+from support.worlds.metadata import MetadataWorld, Violation
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 STEPS = 250

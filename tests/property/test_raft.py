@@ -18,9 +18,9 @@ from penstock.core.raft.log import CommittedEntryLost, RaftLog
 from penstock.core.raft.messages import Entry, Message
 from penstock.core.raft.node import Node
 from penstock.core.raft.states import ImpossibleMessage
-from raft_checker import Violation
-from raft_server import Disk, Server
-from raft_world import World
+from support.raft.checker import Violation
+from support.raft.server import Disk, Server
+from support.raft.world import World
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 REPLAY = os.environ.get("PENSTOCK_RAFT_SEED")

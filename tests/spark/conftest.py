@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from spark_topics import Topics
 
-from broker_process import BrokerProcess
 from penstock.spark import session
+from support.processes.broker import BrokerProcess
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from command_line import Ran
+from support.processes.command_line import Ran
 
 
 class WarmCommandLine:
@@ -93,5 +93,5 @@ def drive(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
     drive(Path(sys.argv[1]))

@@ -17,11 +17,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, Producer, TopicPart
 from pyspark.sql import SparkSession
 from spark_topics import DELIVERY_TIMEOUT_S, Topics
 
-from broker_process import BrokerProcess
-from command_line import CommandLine
 from penstock.spark.jobs import archive as archive_job
 from penstock.spark.jobs.archives.compaction import compact
 from penstock.spark.jobs.archives.manifest import Archive
+from support.processes.broker import BrokerProcess
+from support.processes.command_line import CommandLine
 
 DAY_MS = 86_400_000
 FIRST_MS = 1_700_000_000_000  # 2023-11-14T22:13:20Z: two days within two hours

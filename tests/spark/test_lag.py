@@ -15,10 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from spark_topics import Topics
 
-from broker_process import BrokerProcess
-from command_line import CommandLine
-from gateway_callers import gateway_port
 from penstock.spark.progress import group_of
+from support.processes.broker import BrokerProcess
+from support.processes.command_line import CommandLine
+from support.processes.gateway import gateway_port
 
 Lag = dict[int, int]
 

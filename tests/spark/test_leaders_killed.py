@@ -18,9 +18,9 @@ from held_query import WAIT_S, eventually
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cluster_processes import QUIET_CLIENT, ClusterProcesses
 from penstock.sdk import BlockingAdmin
 from penstock.spark.progress import group_of
+from support.processes.cluster import QUIET_CLIENT, ClusterProcesses
 
 SOURCE, TARGET = "numbers", "copies"
 # Each broker is the first choice for one partition of each topic.

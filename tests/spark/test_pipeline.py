@@ -21,13 +21,13 @@ import pytest
 from pipeline_driver import WarmCommandLine
 from spark_topics import Topics
 
-from broker_process import BrokerProcess
 from penstock.sdk import BlockingConsumer
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.left_behind import all_queries
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.template import ProjectPlan, create_project
+from support.processes.broker import BrokerProcess
 
 GOOD, BAD = 8, 4  # of the sample that comes with a project
 TIMEOUT_S = 200

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from spark_topics import Topics
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
 
 
 def write(frame: DataFrame, servers: str, **options: str) -> None:

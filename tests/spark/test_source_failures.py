@@ -17,12 +17,12 @@ from pathlib import Path
 import held_query
 import pytest
 from held_query import Gate, Rows, eventually, finished, held_since, planned, read_topic, start, written
-from process_tree import command_line, descendants, parent
 from pyspark.sql import SparkSession
 from spark_topics import Topics
 from standalone_cluster import StandaloneCluster
 
-from broker_process import BrokerProcess
+from support.processes.broker import BrokerProcess
+from support.processes.tree import command_line, descendants, parent
 
 PARTITIONS = 2
 RECORDS = 900

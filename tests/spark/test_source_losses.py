@@ -20,10 +20,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from spark_topics import Topics
 
-from broker_process import BrokerProcess
 from penstock.records.batch import HEADER_SIZE, iterate_headers
 from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
+from support.processes.broker import BrokerProcess
 
 PROMPT_COMPACTION = {
     "cleanup.policy": "compact",

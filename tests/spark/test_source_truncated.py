@@ -12,10 +12,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from cluster_processes import QUIET_CLIENT, ClusterProcesses
 from penstock.spark.source.columns import source_schema
 from penstock.spark.source.offsets import DataLoss
 from penstock.spark.source.stream_reader import PenstockStreamReader
+from support.processes.cluster import QUIET_CLIENT, ClusterProcesses
 
 TOPIC = "truncated"
 

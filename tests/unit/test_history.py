@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from history import (
+from support.clients.history import (
     UNKNOWN_OFFSET,
     Acknowledged,
     Failed,

@@ -13,7 +13,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from hosts import ALONE
 from penstock.api.cluster_view import ClusterView
 from penstock.api.config_resources import ConfigResources
 from penstock.api.context import RequestContext
@@ -38,7 +37,8 @@ from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 from penstock.wire.codec import RequestHeader, decode, encode
 from penstock.wire.primitives import Message
-from sole_controller import SoleController
+from support.worlds.hosts import ALONE
+from support.worlds.sole_controller import SoleController
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from peers import IntroducingServer, identity
 from penstock.broker_link.leader_link import LeaderLink
+from support.worlds.peers import IntroducingServer, identity
 
 
 @pytest.mark.parametrize("host", ["kafka-1..svc", "k" * 64])

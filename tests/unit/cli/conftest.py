@@ -6,11 +6,11 @@ from contextlib import ExitStack
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.cluster import command as cluster_module
 from penstock.cli.cluster import progress as cluster_progress
 from penstock.testing import Broker
-from scripted_cluster import ScriptedCluster
+from support.processes.command_line import CommandLine
+from support.scripted.cluster import ScriptedCluster
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
 from penstock.sdk import BlockingConsumer, BlockingProducer
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cli.md"
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.cluster import command as cluster_module
 from penstock.cli.cluster.voters import Voter
 from penstock.cli.doctor.brokers import down, fenced_at
@@ -22,7 +21,8 @@ from penstock.wire.messages.api_versions import ApiVersionsResponse, FinalizedFe
 from penstock.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from penstock.wire.messages.unregister_broker import UnregisterBrokerRequest
 from penstock.wire.primitives import Message
-from scripted_cluster import Partition, ScriptedCluster
+from support.processes.command_line import CommandLine
+from support.scripted.cluster import Partition, ScriptedCluster
 
 # -- looking ------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.cluster import moves as cluster_moves
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.wire.apis import Api
@@ -15,7 +14,8 @@ from penstock.wire.messages import alter_partition_reassignments as alter
 from penstock.wire.messages import elect_leaders as electing
 from penstock.wire.messages import incremental_alter_configs as altering
 from penstock.wire.primitives import Message
-from scripted_cluster import BROKER, PARTITION_BYTES, TOPIC, Partition, ScriptedCluster
+from support.processes.command_line import CommandLine
+from support.scripted.cluster import BROKER, PARTITION_BYTES, TOPIC, Partition, ScriptedCluster
 
 
 def test_elect_leaders(run: CommandLine, scripted: ScriptedCluster) -> None:

@@ -18,14 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.arguments.times import parse_time
 from penstock.cli.doctor import command as doctor
 from penstock.cli.reach.connection import split_address
 from penstock.model.errors import ConfigError
 from penstock.testing import Broker
 from penstock.wire.apis import Api
-from scripted_broker import ScriptedBroker
+from support.processes.command_line import CommandLine
+from support.scripted.broker import ScriptedBroker
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
 from penstock.sdk import (
     BlockingAdmin,
     BlockingConsumer,
@@ -26,6 +25,7 @@ from penstock.sdk import (
     TopicPartition,
 )
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 MEMBER = re.compile(r"(\S+): Partitions \[\d+(?:, \d+)*\], Lag: \d+")
 START_MS = 1_700_000_000_000

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Consumer
 
-from command_line import CommandLine
 from penstock.cli.groups.story import story_lines
 from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 TIMEOUT_S = 30.0
 

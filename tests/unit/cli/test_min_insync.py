@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.cluster.min_insync import NAMED
 from penstock.testing import Broker, Cluster
+from support.processes.command_line import CommandLine
 
 
 def test_a_topic_that_asks_for_more_than_it_has(cli: CommandLine, topic: str) -> None:

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from command_line import CommandLine
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 COMMANDS = [
     ["--help"],

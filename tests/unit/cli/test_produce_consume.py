@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.output import progress
 from penstock.cli.reach.connection import Target
 from penstock.cli.records.batching import BULK_BATCH_BYTES, BULK_LINGER_MS, batching
 from penstock.sdk import BlockingConsumer, TopicPartition
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
+from support.processes.command_line import CommandLine
 
 PATIENCE_S = 60.0
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from command_line import CommandLine
 from penstock.spark.sink.deciding import Decider
 from penstock.spark.sink.decisions import Decisions
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.transaction_admin import TransactionAdmin
 from penstock.wire_client.requests.producing_transactions import OpenTransaction
-from sink_tasks import PATIENCE_S, connected, is_held_back, write_task
+from support.clients.sink_tasks import PATIENCE_S, connected, is_held_back, write_task
+from support.processes.command_line import CommandLine
 
 QUERY = "7d4b1b6e-57a7-4a6b-9f39-1f0c9a3e5b2d"
 

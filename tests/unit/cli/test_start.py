@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from raw_client import RawClient
+from support.clients.raw import RawClient
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli"]
 

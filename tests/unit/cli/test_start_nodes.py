@@ -19,13 +19,13 @@ from urllib.request import urlopen
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.start import nodes as start_nodes
 from penstock.config.properties import parse_properties
 from penstock.runtime.data_directory import lock_directory
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataRequest, MetadataResponse
-from raw_client import RawClient
+from support.clients.raw import RawClient
+from support.processes.command_line import CommandLine
 
 START = [sys.executable, "-m", "penstock.cli", "start"]
 PATIENCE_S = 60.0

@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.topics import LOST_WITH
 from penstock.core.metadata.image import INTERNAL_TOPICS
 from penstock.sdk import BlockingAdmin, TopicPartition
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 PARTITION = re.compile(r"Partition (\d+): Leader=(\d+), ISR=\[\d+(?:,\d+)*\]")
 

@@ -10,11 +10,11 @@ import click
 import confluent_kafka
 import pytest
 
-from command_line import CommandLine
-from hung_transactions import leave_open
 from penstock.cli.reach.connection import complete_transactional_ids
 from penstock.sdk import BlockingConsumer, BlockingProducer, TopicPartition
 from penstock.testing import Broker
+from support.clients.hung_transactions import leave_open
+from support.processes.command_line import CommandLine
 
 
 @pytest.fixture(scope="module")

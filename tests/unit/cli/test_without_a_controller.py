@@ -9,8 +9,6 @@ from typing import NoReturn
 
 import pytest
 
-from command_line import CommandLine
-from peers import identity
 from penstock.api.forwarding import Forwarding
 from penstock.cli.cluster import voters as voters_module
 from penstock.cli.cluster.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
@@ -23,7 +21,9 @@ from penstock.wire.apis import Api
 from penstock.wire.messages import describe_quorum as quorum
 from penstock.wire.messages import list_partition_reassignments as listing
 from penstock.wire.primitives import Message
-from scripted_broker import ScriptedBroker
+from support.processes.command_line import CommandLine
+from support.scripted.broker import ScriptedBroker
+from support.worlds.peers import identity
 
 REFUSED = "connection refused"
 

@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from controller_world import GRACE_S, SESSION_S, ControllerWorld, play
 from penstock.core.metadata.requests import IsrChange, ReplicaEpoch
 from penstock.model.new_topic import NewTopic
+from support.worlds.controller import GRACE_S, SESSION_S, ControllerWorld, play
 
 LOOK_S = 0.5
 

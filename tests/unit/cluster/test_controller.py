@@ -8,13 +8,13 @@ from typing import Final, TypedDict
 
 import pytest
 
-from controller_world import CLUSTER_ID, ControllerWorld, play
 from penstock.cluster.topic_decisions import UNCLEAN
 from penstock.core.metadata.image import NO_LEADER, RESOURCE_BROKER, RESOURCE_TOPIC
 from penstock.core.metadata.requests import ElectionKind, IsrChange, ReplicaEpoch
 from penstock.core.raft.exchange import Change
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.model.new_topic import NewTopic
+from support.worlds.controller import CLUSTER_ID, ControllerWorld, play
 
 
 class Now(TypedDict):

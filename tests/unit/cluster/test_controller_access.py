@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from peers import identity
 from penstock.cluster import controller_access
 from penstock.cluster.controller import Controller
 from penstock.cluster.controller_access import CHANGE_TIMEOUT_S, ControllerAccess
@@ -24,6 +23,7 @@ from penstock.wire.messages.create_topics import CreatableTopicResult, CreateTop
 from penstock.wire.messages.update_raft_voter import UpdateRaftVoterResponse
 from penstock.wire.primitives import Message
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
+from support.worlds.peers import identity
 
 NODE = 1
 OTHERS = {2: ("node-2", 9092), 3: ("node-3", 9092)}

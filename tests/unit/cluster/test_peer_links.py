@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from peers import identity, introduce, introductions
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.handlers.raft import RaftHandler
 from penstock.api.request_times import RequestTimes
@@ -21,7 +20,8 @@ from penstock.net.listener import Listener, ListenerBounds
 from penstock.sim.machine.channel import SimSource
 from penstock.sim.machine.world import SimPorts, SimWorld
 from penstock.wire.peers import peer_answer, peer_frame
-from raft_cluster import PORT, host_of
+from support.raft.cluster import PORT, host_of
+from support.worlds.peers import identity, introduce, introductions
 
 
 class Peer:

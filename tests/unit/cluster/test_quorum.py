@@ -14,7 +14,7 @@ from penstock.cluster.quorum import Quorum
 from penstock.core.raft.exchange import Change, Refusal
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.sim.machine.world import ProcessDied, SimMachine
-from raft_cluster import PORT, Cluster, cluster, host_of
+from support.raft.cluster import PORT, Cluster, cluster, host_of
 
 SEEDS = range(1, 6)
 

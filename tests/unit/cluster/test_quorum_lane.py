@@ -7,7 +7,7 @@ import asyncio
 from penstock.sim.cluster import SimCluster
 from penstock.sim.machine.threads import SimFlusher, SimWorkers
 from penstock.sim.machine.world import SimWorld
-from scripted_leader import until
+from support.scripted.leader import until
 
 
 def occupy(node_threads: SimWorkers | SimFlusher) -> None:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from controller_world import ControllerWorld, play
 from penstock.cluster.broker_lifecycle import READ_TIMEOUT_S
 from penstock.core.raft.exchange import Change
 from penstock.sim.broker import DATA, SimDirectory
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.machine.disk import SimDisk
 from penstock.sim.machine.world import SimWorld
+from support.worlds.controller import ControllerWorld, play
 
 
 def test_a_new_controller_adds_the_brokers_that_the_one_before_had_only_registered() -> None:

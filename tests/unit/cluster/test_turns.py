@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from controller_world import ControllerWorld, play
 from penstock.core.metadata.requests import ElectionKind, IsrChange, Reassignment, ReplicaEpoch
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.model.new_topic import NewTopic
-from raft_cluster import cluster
+from support.raft.cluster import cluster
+from support.worlds.controller import ControllerWorld, play
 
 
 def test_a_decision_whose_asker_has_gone_counts_for_the_next() -> None:

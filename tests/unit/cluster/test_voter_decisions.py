@@ -7,10 +7,10 @@ from collections.abc import Awaitable
 
 import pytest
 
-from controller_world import FIRST, GRACE_S, ControllerWorld, play
 from penstock.core.metadata.records import PeerAddressSet
 from penstock.core.metadata.requests import uuid_text
 from penstock.model.errors import ApiError, ErrorCode
+from support.worlds.controller import FIRST, GRACE_S, ControllerWorld, play
 
 DISK, OTHER_DISK = b"d" * 16, b"o" * 16
 

@@ -10,7 +10,6 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from hosts import Listening, lone_host
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -44,6 +43,7 @@ from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.lookups import Lookup
+from support.worlds.hosts import Listening, lone_host
 
 NOW_MS = 1_700_000_000_000
 SETTINGS = {"log.dirs": "/data", "group.initial.rebalance.delay.ms": "0", "penstock.group.rebalance.settle.ms": "0"}

@@ -8,8 +8,6 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from hosts import lone_host
-from led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
@@ -26,6 +24,8 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.new_topic import NewTopic
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
+from support.worlds.hosts import lone_host
+from support.worlds.led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 from typing import cast
 
-from hosted_world import NOW_MS, HostedWorld, follow_nobody
 from penstock.coordination.groups import OFFSETS_TOPIC, GroupCoordinator
 from penstock.coordination.marker_writing import MarkerWriter
 from penstock.core.metadata.records import ConfigChanged, TopicCreated
@@ -16,6 +15,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import TRANSACTIONAL_BIT, BatchHeader, iterate_headers, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
+from support.worlds.hosted import NOW_MS, HostedWorld, follow_nobody
 
 PRODUCER = 7
 T0, T1, U0 = ("t", 0), ("t", 1), ("u", 0)

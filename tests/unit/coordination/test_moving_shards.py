@@ -10,8 +10,6 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from hosts import lone_host
-from led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig, validate_topic_overrides
@@ -35,6 +33,8 @@ from penstock.model.new_topic import NewTopic
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.sim.machine.threads import SimRecordWorkers
+from support.worlds.hosts import lone_host
+from support.worlds.led_partition import ELSEWHERE, HERE, NOW_MS, LedPartition
 
 A = TypeVar("A")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ import pytest
 from penstock.testing import Broker
 from penstock.wire.apis import Api
 from penstock.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from raw_client import RawClient
+from support.clients.raw import RawClient
 
 GENERATOR = Path(__file__).resolve().parents[3] / "tools" / "generate_protocol_page.py"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from hosted_world import NOW_MS, HostedWorld, cut_as_follower
-from hosts import Listening
 from penstock.model.errors import StorageError
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch, decode_uncompressed
@@ -21,6 +19,8 @@ from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
 from penstock.storage.transactions import AbortedTransaction
+from support.worlds.hosted import NOW_MS, HostedWorld, cut_as_follower
+from support.worlds.hosts import Listening
 
 
 class InPlace:

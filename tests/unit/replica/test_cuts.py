@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hosted_world import HeldFlusher, HostedWorld, Workers
-from hosts import Listening
 from penstock.core.metadata.image import PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode, LogBusy, LogOffline, StorageError
@@ -23,6 +21,8 @@ from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import NEED_A_DESCRIPTOR, SimCrash
 from penstock.storage import checkpoints
 from penstock.storage.log import Log
+from support.worlds.hosted import HeldFlusher, HostedWorld, Workers
+from support.worlds.hosts import Listening
 
 T = TypeVar("T")
 SHARED = bytes([9] * 16)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from test_cuts import HeldWorkers
 
-from hosted_world import HostedWorld, follow_nobody
 from penstock.core.metadata.records import TopicCreated
 from penstock.model.errors import LogBusy, LogOffline
 from penstock.records.batch import iterate_headers, read_header
@@ -24,6 +23,7 @@ from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
 from penstock.storage.producer_state import ProducerStates
 from penstock.storage.replay import replay_producers
+from support.worlds.hosted import HostedWorld, follow_nobody
 
 COUNT = 40
 NOW_MS = 1_700_000_000_000

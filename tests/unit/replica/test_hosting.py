@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from hosted_world import HostedWorld, cut_as_follower
 from penstock.model.errors import ErrorCode, StorageError
 from penstock.sim.machine.disk import SimDisk, SimFile
 from penstock.storage import checkpoints
+from support.worlds.hosted import HostedWorld, cut_as_follower
 
 
 class ShortOfDescriptors(SimDisk):

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from hosted_world import HostedWorld, cut_as_follower
-from hosts import Listening
 from penstock.core.metadata.image import NO_LEADER, PartitionState
 from penstock.core.metadata.records import ConfigChanged, TopicCreated, TopicDeleted
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimCrash
 from penstock.storage import checkpoints
+from support.worlds.hosted import HostedWorld, cut_as_follower
+from support.worlds.hosts import Listening
 
 SHARED = bytes([9] * 16)
 

@@ -8,8 +8,6 @@ from typing import TypeVar
 
 import pytest
 
-from hosted_world import HeldFlusher
-from hosts import ALONE, lone_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import MetadataImage, PartitionState
@@ -23,6 +21,8 @@ from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from support.worlds.hosted import HeldFlusher
+from support.worlds.hosts import ALONE, lone_host
 
 NOW_MS = 1_700_000_000_000
 NEVER = str(2**63 - 1)

@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from hosted_world import HostedWorld
-from hosts import Listening
 from penstock.core.metadata.image import PartitionState
 from penstock.core.partition.roles import LEADING, TRANSITIONS, Act, IllegalTransition, Input, Role
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -17,6 +15,8 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
 from penstock.storage.cut import Cut
+from support.worlds.hosted import HostedWorld
+from support.worlds.hosts import Listening
 
 HERE, ELSEWHERE = 1, 2
 SEVERAL, ALONE = (HERE, ELSEWHERE), (HERE,)

@@ -9,8 +9,6 @@ from random import Random
 
 import pytest
 
-from hosted_world import HeldFlusher
-from hosts import Listening, lone_host
 from penstock.config.broker import BrokerConfig
 from penstock.config.topic import TopicConfig
 from penstock.core.metadata.image import PartitionState
@@ -27,6 +25,8 @@ from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit, flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from support.worlds.hosted import HeldFlusher
+from support.worlds.hosts import Listening, lone_host
 
 NOW_MS = 1_700_000_000_000
 NEVER = str(2**63 - 1)

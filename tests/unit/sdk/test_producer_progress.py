@@ -17,7 +17,7 @@ from penstock.wire.messages.produce import (
     TopicProduceResponse,
 )
 from penstock.wire.primitives import Message
-from scripted_broker import ScriptedBroker
+from support.scripted.broker import ScriptedBroker
 
 TIMEOUT_MS = 1500
 RECORDS = 8

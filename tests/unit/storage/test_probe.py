@@ -7,8 +7,8 @@ import errno
 
 import pytest
 
-from hosted_world import HostedWorld
 from penstock.storage.probe import probe
+from support.worlds.hosted import HostedWorld
 
 
 def test_a_revival_probes_while_the_disk_watch_does() -> None:

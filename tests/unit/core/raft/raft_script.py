@@ -50,7 +50,7 @@ from penstock.core.raft.messages import (
 )
 from penstock.core.raft.settings import Settings
 from penstock.core.raft.states import Role
-from raft_server import Disk, Server
+from support.raft.server import Disk, Server
 
 COMMAND = "> "
 _MOST_MESSAGES = 10_000  # until everything has settled

@@ -28,7 +28,7 @@ from penstock.spark.jobs.running import Stop, reason_of, stopped_by_signals, top
 from penstock.spark.source.offsets import SourceOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.metadata import MetadataResponse
-from scripted_broker import ScriptedBroker
+from support.scripted.broker import ScriptedBroker
 
 # -- arguments --------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from written_checkpoints import CheckpointWriter
 
-from command_line import CommandLine
 from penstock.sdk import BlockingAdmin
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import PipelineError
@@ -19,6 +18,7 @@ from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject, is_master
 from penstock.spark.pipeline.status import StatusFile
 from penstock.testing import Broker
+from support.processes.command_line import CommandLine
 
 TABLE = "spark_catalog/default/events"
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from written_checkpoints import CheckpointWriter
 
-from command_line import CommandLine
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.left_behind import all_queries, end_queries, replaced_queries
 from penstock.spark.pipeline.project import PipelineProject
@@ -17,7 +16,8 @@ from penstock.spark.sink.decisions import Decisions
 from penstock.spark.sink.operating import sink_queries
 from penstock.testing import Broker
 from penstock.wire_client.blocking.cluster import BlockingCluster
-from sink_tasks import PATIENCE_S, connected, is_held_back, write_task
+from support.clients.sink_tasks import PATIENCE_S, connected, is_held_back, write_task
+from support.processes.command_line import CommandLine
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from penstock.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from penstock.wire.primitives import Message
-from scripted_broker import ScriptedBroker
+from support.scripted.broker import ScriptedBroker
 
 TOPIC_ID = bytes(range(16))
 RECORDS = 10

@@ -31,7 +31,7 @@ from penstock.wire_client.aio.publisher import Produced, Publisher
 from penstock.wire_client.aio.topics import create_topic, delete_topic, topic_settings
 from penstock.wire_client.requests.errors import BrokerUnreachable, ConnectionLost
 from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
-from raw_client import RawClient
+from support.clients.raw import RawClient
 
 _numbers = count()
 

@@ -42,7 +42,7 @@ from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import BrokerUnreachable
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.offsets import LATEST_MS
-from scripted_broker import ScriptedBroker
+from support.scripted.broker import ScriptedBroker
 
 TP = TopicPartition("t", 0)
 

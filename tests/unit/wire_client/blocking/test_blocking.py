@@ -32,8 +32,8 @@ from penstock.wire_client.requests.errors import (
     RequestTimedOut,
     WireClientError,
 )
-from scripted_broker import Reply, Script, ScriptedBroker
-from tls_proxy import CERTIFICATE, KEY, TlsProxy, pump
+from support.scripted.broker import Reply, Script, ScriptedBroker
+from support.scripted.tls_proxy import CERTIFICATE, KEY, TlsProxy, pump
 
 
 @pytest.fixture

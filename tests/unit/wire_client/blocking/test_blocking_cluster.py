@@ -58,7 +58,7 @@ from penstock.wire_client.requests.errors import (
     RequestTimedOut,
     UnknownHost,
 )
-from scripted_broker import Reply, ScriptedBroker
+from support.scripted.broker import Reply, ScriptedBroker
 
 _numbers = count()
 TOPIC_ID = b"t" * 16

@@ -56,8 +56,8 @@ from penstock.wire_client.requests.errors import (
     TopicRecreated,
     WireClientError,
 )
-from scripted_broker import Reply, ScriptedBroker
-from tls_proxy import CERTIFICATE, TlsProxy
+from support.scripted.broker import Reply, ScriptedBroker
+from support.scripted.tls_proxy import CERTIFICATE, TlsProxy
 
 _numbers = count()
 TP = TopicPartition("t", 0)

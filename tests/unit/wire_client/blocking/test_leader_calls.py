@@ -23,8 +23,8 @@ from penstock.wire.messages.list_offsets import (
 from penstock.wire.primitives import Message
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.leader_calls import Leader
-from scripted_broker import Reply, ScriptedBroker
-from scripted_cluster import ScriptedCluster
+from support.scripted.broker import Reply, ScriptedBroker
+from support.scripted.cluster import ScriptedCluster
 
 LEADERS = {TopicPartition("events", 0): 1, TopicPartition("events", 1): 2}
 LATEST = dict.fromkeys(LEADERS, -1)

@@ -1,0 +1,1 @@
+"""Shared by several kinds of tests; shows nothing itself."""

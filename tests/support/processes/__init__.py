@@ -1,0 +1,1 @@
+"""Real processes of Penstock, and commands in this process."""

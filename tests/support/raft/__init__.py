@@ -1,0 +1,1 @@
+"""Servers that run nothing but Raft."""

@@ -1,0 +1,1 @@
+"""Peers that say what a test tells them to."""

@@ -1,0 +1,1 @@
+"""Parts of a broker or cluster without the rest of it."""
