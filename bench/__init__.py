@@ -1,20 +1,17 @@
 """The benchmark behind `make bench`: Penstock and Apache Kafka side by side, in interleaved rounds.
 
-    wire.py        the requests of the load, as bytes
-    client.py      a blocking connection for unmeasured work: create, delete, wait for leaders
-    driver.py      the producing load, closed loop and at a fixed rate, on one epoll loop
-    reader.py      the fetching load
-    transactions.py  the load of transactional producers, with the requests of transaction_wire.py
-    stock.py       the one row with a stock client (confluent-kafka)
     brokers.py     start, watch and stop the two brokers
     kafka/         the Maven project that names Apache Kafka's jars
     machine.py     the machine: facts, warm pages, dirty-page limits
     scenarios.py   the table of scenarios, with the targets
-    results.py     the results, as JSON
     runner.py      rounds: fresh topic, warm pages, load, meters, delete, sync
+    load/          the load: requests as bytes, producers, consumers, transactions, groups, one stock client
     partitions.py  4,000 partitions on one broker
-    selftest.py    the speed of the driver against a sink that does nothing
+    groups.py      a consumer group that forms, loses members and settles
+    results.py     the results, as JSON
     report.py      docs/benchmarks.md
+    turns.py       `make bench-turns`; cluster/, hostile/ and spark/ have their own targets, too
+    micro/         micro-benchmarks of single parts
 
 The driver knows only the protocol, never the broker: both sides get the same bytes.
 """

@@ -21,9 +21,9 @@ from pathlib import Path
 from bench import command, groups, machine, partitions, report, results, runner
 from bench.brokers import JVM_FLAGS, ROOT, WORK, BrokerMaker, Kafka, Penstock, java_version
 from bench.command import new_outcome, say, warn_if_busy
+from bench.load.selftest import against_sink
 from bench.runner import Side
 from bench.scenarios import GROUPS, PARTITIONS, SCENARIOS, GroupOfMembers, ManyPartitions, Scenario, Start
-from bench.selftest import against_sink
 
 QUICK_SHARE = 0.04
 DOCS = ROOT / "docs" / "benchmarks.md"

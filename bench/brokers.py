@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from bench.client import HOST, Client
+from bench.load.client import HOST, Client
 from bench.maven import JarsUnavailable, fetch_jars
 
 ROOT = Path(__file__).resolve().parent.parent

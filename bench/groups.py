@@ -16,9 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
 from bench.brokers import Broker, BrokerMaker
-from bench.client import Client
-from bench.driver import LoadFailed
-from bench.group_members import READY, End, Held, Join, Leave, Membership, serve
+from bench.load.client import Client
+from bench.load.driver import LoadFailed
+from bench.load.group_members import READY, End, Held, Join, Leave, Membership, serve
 from bench.results import Metrics, Outcome
 from bench.runner import FAILURES, Side
 from bench.scenarios import GroupOfMembers, Scenario

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from bench import machine, wire
+from bench import machine
 from bench.brokers import Broker, BrokerMaker
-from bench.client import Client, first_acknowledged
+from bench.load import wire
+from bench.load.client import Client, first_acknowledged
 from bench.results import Metrics, Outcome
 from bench.rounds import Rounds
 from bench.runner import FAILURES

@@ -29,7 +29,7 @@ and the table shows their median, lowest and highest. "hit" and "missed" compare
 
 _METHOD = """## How it is measured
 
-- The load comes from a driver that speaks the protocol itself (`bench/driver.py`). It sends prebuilt requests with
+- The load comes from a driver that speaks the protocol itself (`bench/load/driver.py`). It sends prebuilt requests with
   acks=all from one thread, on one connection for each partition, with five requests in flight on each. It checks the
   correlation id and the error code of every answer, and the offsets and the number of fetched records. "driver" is the
   share of a core that the driver used (Penstock / Apache Kafka). Near 100 % the driver is the limit, not the broker.

@@ -16,10 +16,13 @@ from functools import partial
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from bench import driver, machine, reader, stock, transactions
+from bench import machine
 from bench.brokers import Broker, BrokerFailed, BrokerMaker
-from bench.client import HOST, Client, first_acknowledged
-from bench.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
+from bench.load import driver, reader, stock, transactions
+from bench.load.client import HOST, Client, first_acknowledged
+from bench.load.driver import LoadFailed, ProduceLoad, RateLoad, Throughput, percentile
+from bench.load.transactions import TransactionLoad
+from bench.load.wire import BrokerError, records_per_batch
 from bench.results import Metrics, Outcome
 from bench.rounds import Rounds
 from bench.scenarios import (
@@ -36,8 +39,6 @@ from bench.scenarios import (
     Stock,
     Transactions,
 )
-from bench.transactions import TransactionLoad
-from bench.wire import BrokerError, records_per_batch
 
 FAILURES = (BrokerError, BrokerFailed, LoadFailed, KafkaException, OSError)
 

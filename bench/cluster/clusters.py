@@ -17,12 +17,12 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from bench import transactions
 from bench.brokers import Broker, BrokerFailed, Kafka, Penstock, free_ports
-from bench.client import HOST, Client
 from bench.cluster.scenarios import MIN_IN_SYNC, REPLICAS
+from bench.load import transactions
+from bench.load.client import HOST, Client
+from bench.load.wire import BrokerError
 from bench.results import KAFKA, PENSTOCK
-from bench.wire import BrokerError
 from penstock.runtime.clock import SystemEntropy
 from penstock.runtime.cluster_secret import new_secret, write_secrets
 

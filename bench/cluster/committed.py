@@ -20,7 +20,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from bench.cluster.pause import PATIENCE_S, Arrivals
-from bench.driver import LoadFailed
+from bench.load.driver import LoadFailed
 
 OPEN_S = 0.05
 _VALUE = struct.Struct(">diq")  # sent, producer, number of the transaction

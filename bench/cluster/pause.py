@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from bench.driver import LoadFailed
+from bench.load.driver import LoadFailed
 
 PATIENCE_S = 90.0
 _SENT = struct.Struct(">d")

@@ -14,13 +14,15 @@ from functools import partial
 
 from confluent_kafka import KafkaException
 
-from bench import driver, machine, stock
+from bench import machine
 from bench.brokers import BrokerFailed
 from bench.cluster.clusters import Cluster, ClusterMaker
 from bench.cluster.committed import SteadyTransactions
 from bench.cluster.pause import SteadyProducer
 from bench.cluster.scenarios import REPLICAS
-from bench.driver import LoadFailed, ProduceLoad, RateLoad, percentile
+from bench.load import driver, stock
+from bench.load.driver import LoadFailed, ProduceLoad, RateLoad, percentile
+from bench.load.wire import BrokerError, records_per_batch
 from bench.results import Metrics, Outcome
 from bench.rounds import Rounds
 from bench.scenarios import (
@@ -35,7 +37,6 @@ from bench.scenarios import (
     Scenario,
     Stock,
 )
-from bench.wire import BrokerError, records_per_batch
 
 FAILURES = (BrokerError, BrokerFailed, LoadFailed, KafkaException, OSError)
 DECISIONS_TOPIC = "__transaction_state"

@@ -8,7 +8,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from bench.client import HOST
+from bench.load.client import HOST
 from penstock.records.batch import BatchHeader
 from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import ZSTD, compress

@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from bench.client import HOST
 from bench.hostile.peer import Peer, bomb, small_batch
+from bench.load.client import HOST
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

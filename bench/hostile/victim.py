@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.brokers import Penstock, free_ports
-from bench.client import HOST
+from bench.load.client import HOST
 
 SAMPLE_S = 0.05
 

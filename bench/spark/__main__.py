@@ -19,15 +19,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from bench import command, driver, machine, report, results
+from bench import command, machine, report, results
 from bench.brokers import ROOT, WORK, BrokerFailed, Penstock, java_version
-from bench.client import HOST, Client
 from bench.command import say
-from bench.driver import LoadFailed, ProduceLoad
+from bench.load import driver
+from bench.load.client import HOST, Client
+from bench.load.driver import LoadFailed, ProduceLoad
+from bench.load.wire import BrokerError, records_per_batch
 from bench.maven import JarsUnavailable, fetch_jars
 from bench.scenarios import Load, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkWrite
 from bench.spark.scenarios import SCENARIOS
-from bench.wire import BrokerError, records_per_batch
 
 POM = Path(__file__).with_name("pom.xml")
 DOCS = ROOT / "docs" / "benchmarks-spark.md"

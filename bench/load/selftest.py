@@ -11,9 +11,9 @@ import socket
 import struct
 from multiprocessing.connection import Connection
 
-from bench import wire
-from bench.client import HOST
-from bench.driver import ProduceLoad, Throughput, produce
+from bench.load import wire
+from bench.load.client import HOST
+from bench.load.driver import ProduceLoad, Throughput, produce
 
 _TOPIC = "sink"
 

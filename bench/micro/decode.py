@@ -1,6 +1,6 @@
 """Rows per second of the Spark source's decoder on one core, beside the decoder in plain Python.
 
-    python -m bench.decode [--seconds 1.0]
+    python -m bench.micro.decode [--seconds 1.0]
 
 A chunk of about 8 MB, as in a fetch answer, is decoded repeatedly to all eight columns (without headers if records have
 none, as the source does by default): checksums, decompression, checks of each record, Arrow. The result is the best

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from bench import transaction_wire, wire
-from bench.client import Client
-from bench.driver import ANSWER_HEAD, IN_FLIGHT, STALL_S, LoadFailed, connect, quiet_interpreter
-from bench.transaction_wire import Identity, ProduceFrame
+from bench.load import transaction_wire, wire
+from bench.load.client import Client
+from bench.load.driver import ANSWER_HEAD, IN_FLIGHT, STALL_S, LoadFailed, connect, quiet_interpreter
+from bench.load.transaction_wire import Identity, ProduceFrame
 from penstock.model.errors import ErrorCode
 
 TIMEOUT_MS = 60_000

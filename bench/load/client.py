@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
-from bench import wire
+from bench.load import wire
 from penstock.model.errors import ErrorCode
 
 HOST = "127.0.0.1"

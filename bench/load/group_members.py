@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, TopicPartition
 
-from bench.client import HOST
+from bench.load.client import HOST
 
 PAUSE_S = 0.005
 READY = "ready"

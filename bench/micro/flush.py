@@ -1,4 +1,4 @@
-"""A flush by the kernel's asynchronous I/O beside one by threads: `python -m bench.micro_flush`.
+"""A flush by the kernel's asynchronous I/O beside one by threads: `python -m bench.micro.flush`.
 
 Several processes on one disk, as brokers on one machine are: each appends 1 KB to its file, flushes it, does a little
 work of its own while it waits, and goes on when the flush is told. Rounds alternate. CPU is that of the whole machine,
@@ -75,7 +75,7 @@ def _round(kind: str, processes: int, seconds: float, directory: Path) -> tuple[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.micro_flush", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.micro.flush", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=3.0, help="of a round (default 3)")
     parser.add_argument("--rounds", type=int, default=3, help="of each (default 3)")
     parser.add_argument(

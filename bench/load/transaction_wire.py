@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bench import wire
+from bench.load import wire
 
 NO_PRODUCER = struct.pack(">qh", -1, -1)
 TRANSACTION_KEY = 1

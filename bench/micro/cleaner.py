@@ -1,6 +1,6 @@
 """Micro-benchmark of compaction on the real disk: records per second over both passes, syncs included.
 
-    PYTHONPATH=src python bench/micro_cleaner.py [--records 1000000] [--keys 1000] [--value-bytes 20]
+    python -m bench.micro.cleaner [--records 1000000] [--keys 1000] [--value-bytes 20]
                                                  [--batch 500] [--codec none] [--directory DIR]
 
 Every record is read twice: once to find the last offset of its key, once to decide whether it stays. Memory is the

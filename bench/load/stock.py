@@ -9,8 +9,8 @@ import time
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-from bench.client import HOST
-from bench.driver import STALL_S, LoadFailed
+from bench.load.client import HOST
+from bench.load.driver import STALL_S, LoadFailed
 
 
 class _Deliveries:

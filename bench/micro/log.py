@@ -1,6 +1,6 @@
 """Micro-benchmark of the storage engine on the real disk: append, lookup, open.
 
-    PYTHONPATH=src python bench/micro_log.py [--logs 4000] [--directory DIR]
+    python -m bench.micro.log [--logs 4000] [--directory DIR]
 
 Append is shown on the real disk, as the bare `pwritev` of the same bytes, and on a disk whose writes do nothing:
 the last is what the log itself costs.

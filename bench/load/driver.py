@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bench import wire
-from bench.client import HOST
+from bench.load import wire
+from bench.load.client import HOST
 
 _CORRELATION = struct.Struct(">i")
 ANSWER_HEAD = struct.Struct(">ii")  # frame length, correlation id

@@ -1,6 +1,6 @@
 """Microseconds per produce and fetch message through the codecs.
 
-    python bench/micro_wire.py
+    python -m bench.micro.wire
 
 The best of several runs, one topic and one partition each; writing includes building
 the message, since that is what a handler does.

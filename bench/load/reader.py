@@ -12,8 +12,8 @@ import select
 import struct
 import time
 
-from bench import wire
-from bench.driver import ANSWER_HEAD, STALL_S, LoadFailed, Throughput, connect, quiet_interpreter
+from bench.load import wire
+from bench.load.driver import ANSWER_HEAD, STALL_S, LoadFailed, Throughput, connect, quiet_interpreter
 
 _INT32 = struct.Struct(">i")
 _OFFSET = struct.Struct(">q")

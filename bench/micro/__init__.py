@@ -1,0 +1,1 @@
+"""Micro-benchmarks of single parts, each a program."""
