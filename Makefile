@@ -78,7 +78,7 @@ sink-crashes: install ## Exactly once out of Spark under CRASHES (default 200) o
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
 	$(BIN)/penstock sim --probes --seeds $(or $(SEEDS),500) --start $(or $(START),0)
 
-sim-bugs: install ## Plant every known bug in turn: one of SEEDS seeds (default 500) must show it; prints which does
+sim-bugs: install ## Plant every known bug in turn: its known seed, or one of SEEDS (default 500), must show it
 	$(BIN)/penstock sim --bugs --seeds $(or $(SEEDS),500)
 
 compaction: install ## A million updates of a thousand keys, the broker killed while it compacts them, KILLS times (default 40)

@@ -20,6 +20,7 @@ from penstock.model.errors import ConfigError
 from penstock.sim.faults.plan import ALL_KINDS
 from penstock.sim.plan import draw
 from penstock.sim.planted.bugs import BUGS
+from penstock.sim.planted.known_seeds import FOUND_BY
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import Verdict
 from penstock.sim.seeds import Request, find, play_many, play_one
@@ -56,7 +57,7 @@ def _numbers(_: click.Context, __: click.Parameter, value: str | None) -> tuple[
     help="With --seed: inject only these faults of its plan, for example 0,3,4.",
 )
 @click.option("--bug", type=click.Choice(list(BUGS)), default=None, help="Plant this bug: histories should fail.")
-@click.option("--bugs", is_flag=True, help="Plant each bug in turn and search for a seed that reveals it.")
+@click.option("--bugs", is_flag=True, help="Plant each bug in turn and find a seed that reveals it.")
 @click.option("--probes", is_flag=True, help="At the end, count the histories with each fault, setting and state.")
 @click.option("--keep-going", is_flag=True, help="Continue after a failed history.")
 def sim(
@@ -144,11 +145,11 @@ def _many(requests: list[Request], jobs: int, *, keep_going: bool, probes: bool)
 
 
 def _bugs(seeds: range, jobs: int) -> int:
-    """Prints each bug when it is found, and a table of all bugs at the end."""
+    """Prints each bug when it is found, and a table of all bugs at the end. The known seed of a bug is tried first."""
     found: list[tuple[str, str, str, str]] = []
     for bug in BUGS.values():
-        rare = [] if bug.rare_seed is None else [bug.rare_seed]
-        verdict = find(bug.name, rare) or find(bug.name, seeds, jobs)
+        known = [FOUND_BY[bug.name]] if bug.name in FOUND_BY else []
+        verdict = find(bug.name, known) or find(bug.name, seeds, jobs)
         seed, what = ("none", "") if verdict is None else (str(verdict.seed), verdict.what)
         click.echo(f"{bug.name}: seed {seed}: {bug.judge}", err=True)
         found.append((bug.name, seed, what, bug.story))

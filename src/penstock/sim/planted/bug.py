@@ -19,8 +19,6 @@ class Bug:
     judge: str
     """The promise it breaks: a history that breaks another promise, or ends in a defect, has not found the bug."""
     changes: tuple[tuple[str, Make], ...]
-    rare_seed: int | None = None
-    """A seed that shows it, if hundreds of others do not. It is played first."""
 
     @contextmanager
     def planted(self) -> Iterator[None]:
