@@ -159,7 +159,8 @@ class MetadataMachine:
         for topic_id, old in old_topics.items():
             if topic_id not in image.topics_by_id:
                 self._await(listener.topic_deleted(old.name, topic_id))
-        # Before partitions: a leader with a smaller ISR must use the minimum that applied to it.
+        # Before partitions: a leader with a smaller ISR must use the minimum that applied to it. Until a partition has
+        # its new state, its high watermark waits.
         for kind, name in {**old_configs, **image.configs}:
             is_known = kind == RESOURCE_TOPIC and name in image.topics and image.topics[name].topic_id in old_topics
             if is_known and old_configs.get((kind, name)) != image.configs.get((kind, name)):

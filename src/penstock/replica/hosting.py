@@ -572,7 +572,12 @@ class HostedPartitions:
         for partition in self.by_name[topic]:
             if partition is not None:
                 partition.log.config = settings
-                partition.apply_config(config)
+                partition.apply_config(config, is_of_now=self._has_newest_state(partition))
+
+    def _has_newest_state(self, partition: Partition) -> bool:
+        """Not while a snapshot of the metadata, or an entry of several records, is told piece by piece."""
+        topic = self._image.topics_by_id.get(partition.topic_id)
+        return topic is not None and partition.newest_epochs[0] >= topic.partitions[partition.index].partition_epoch
 
     def broker_config_changed(self, broker: BrokerConfig) -> None:
         """Broker settings changed at run time. They are the defaults of every topic."""

@@ -141,7 +141,11 @@ class Partition:
     def node_id(self) -> int:
         return self.host.node_id
 
-    def apply_config(self, config: TopicConfig) -> None:
+    def apply_config(self, config: TopicConfig, *, is_of_now: bool = True) -> None:
+        """`is_of_now`: the metadata here is as new as these settings. Otherwise newer metadata follows, and the high
+        watermark waits for it: the new settings with the old in-sync replicas could commit what another leader, elected
+        meanwhile, does not have.
+        """
         was_durable = self.is_durable
         self.config = config
         self.is_durable = config.flush_messages <= 1
@@ -152,7 +156,7 @@ class Partition:
             self._commit.request(self)
             if not self.is_leader and self.log.stable_offset >= self.log.log_end_offset:
                 self._claim()  # no flush will follow: there is nothing to flush
-        elif self.is_leader:  # flushes or replicas may no longer be needed
+        elif self.is_leader and is_of_now:  # flushes or replicas may no longer be needed
             self._holds(self.log.end_position() if not self.is_durable else None)
 
     # -- roles ------------------------------------------------------------------------------------------------

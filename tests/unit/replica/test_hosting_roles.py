@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -604,3 +605,47 @@ async def test_a_cut_waits_for_the_checkpoint_under_way() -> None:
     assert partition.log.log_end_offset == 1
     points = checkpoints.read_offsets(world.disk, f"/data/{checkpoints.RECOVERY_POINTS}")
     assert points["alone", 0] == 1
+
+
+def _waiting_for_a_third(world: World) -> Partition:
+    """A leader with two in-sync replicas of three: min.insync.replicas is three, and the second has everything."""
+    others = world.me + 1, world.me + 2
+    world.create([world.me, *others])
+    world.image.replay(ConfigChanged(2, "shared", {"min.insync.replicas": "3", "flush.messages": "1000"}))
+    world.hosted.config_changed("shared")
+    world.change(0, world.me, [world.me, *others])
+    topic = world.image.topics["shared"]
+    topic.partitions[0] = replace(topic.partitions[0], isr=(world.me, others[0]), elr=(others[1],), partition_epoch=9)
+    world.tell(topic.partitions[0])
+    leader = world.hosted.get("shared", 0)
+    world.append(leader, b"k")
+    leader.follower_fetched(others[0], 1, 0, world.clock.now_ms())
+    assert (leader.log.log_end_offset, leader.high_watermark) == (1, 0)
+    return leader
+
+
+def test_a_lower_minimum_lets_a_leader_commit() -> None:
+    world = World()
+    leader = _waiting_for_a_third(world)
+    world.image.replay(ConfigChanged(2, "shared", {"min.insync.replicas": "2", "flush.messages": "1000"}))
+    world.hosted.config_changed("shared")
+    assert leader.high_watermark == 1
+
+
+@pytest.mark.parametrize("scope", ["the topic", "all brokers"])
+def test_settings_of_a_snapshot_commit_nothing_before_its_leaders_are_known(scope: str) -> None:
+    """The eligible replica was elected under the old minimum. It lacks what this leader would commit by the new one."""
+    world = World()
+    leader = _waiting_for_a_third(world)
+    topic = world.image.topics["shared"]
+    elected = world.me + 2
+    state = replace(topic.partitions[0], leader=elected, leader_epoch=5, isr=(elected,), elr=(), partition_epoch=10)
+    topic.partitions[0] = state
+    world.image.replay(ConfigChanged(2, "shared", {"min.insync.replicas": "2", "flush.messages": "1000"}))
+    if scope == "the topic":
+        world.hosted.config_changed("shared")
+    else:
+        world.hosted.broker_config_changed(world.hosted.broker)
+    assert (leader.is_leader, leader.high_watermark) == (True, 0)
+    world.tell(state)
+    assert (leader.is_leader, leader.high_watermark) == (False, 0)

@@ -54,6 +54,7 @@ FOUND_BY: dict[str, int] = {
     "begins-with-all-committed": 2,
     "promises-its-end": 0,
     "keeps-its-minimum": 14,
+    "counts-by-both": 2554,
     "syncs-again": 8,
     "offline-for-want": 10,
     "asks-once": 208,
