@@ -1,7 +1,8 @@
 """The commands by name, and how their errors are reported.
 
 A command is imported only when it is called, so that `penstock start` is up at once. Bad input gives one sentence and
-exit code 2, never a traceback.
+exit code 2, never a traceback. A bug in a command is one sentence, too, except where the traceback matters more: in a
+broker and in a simulation.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import sys
 from contextlib import suppress
 from difflib import get_close_matches
+from types import TracebackType
 from typing import Any
 
 import click
@@ -43,6 +45,8 @@ COMMANDS = {
     "sim": ("penstock.cli.sim", "sim", "Simulate a cluster from seeds, with faults."),
     "completion": ("penstock.cli.completion", "completion", "Print a completion script for the shell."),
 }
+WITH_TRACEBACK = ("start", "sim")
+TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 
 
 class LazyGroup(click.Group):
@@ -54,6 +58,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
+        if name not in WITH_TRACEBACK:
+            sys.excepthook = one_sentence
         module, attribute, _ = COMMANDS[name]
         __import__(module)
         command: click.Command = getattr(sys.modules[module], attribute)
@@ -122,6 +128,19 @@ def _run() -> int:
     except PenstockError as error:
         return fail(str(error), 1)
     return outcome if isinstance(outcome, int) else 0
+
+
+def one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Reports a bug in Penstock in one sentence. The traceback is printed on request."""
+    if os.environ.get(TRACEBACK_VARIABLE):
+        sys.__excepthook__(kind, error, trace)
+        return
+    said, _, _ = str(error).strip().partition("\n")
+    click.echo(
+        f"penstock: unexpected {kind.__name__}{f': {said}' if said else ''} "
+        f"(a bug in penstock; {TRACEBACK_VARIABLE}=1 prints the traceback)",
+        err=True,
+    )
 
 
 def fail(sentence: str, code: int) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import click
 from click._termui_impl import ProgressBar
 
+from penstock.model.errors import PenstockError
+
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns are as wide as their widest cell; columns of numbers are right-aligned."""
@@ -28,6 +30,17 @@ def show_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 def _cell(value: object) -> str:
     return "-" if value is None else str(value)
+
+
+def confirmed(question: str) -> bool:
+    """Raises PenstockError if nobody can answer: standard input has ended."""
+    try:
+        return click.confirm(question)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            click.echo()
+            raise PenstockError("nothing was changed: nobody can answer, so give --yes") from error
+        raise
 
 
 def show_json(value: object) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments.naming import named
+from penstock.cli.arguments.naming import TOPIC_NAME, named
 from penstock.cli.arguments.numbers import PARTITIONS, Number
 from penstock.cli.arguments.pairs import parse_pairs
 from penstock.cli.arguments.setting_names import known_names
@@ -27,7 +27,9 @@ LOST_WITH = {
 }
 """The loss with each internal topic. The protocol lets any client delete these topics, as in Kafka."""
 
-name_option = click.option("--name", required=True, help="Name of the topic.", shell_complete=complete_topics)
+name_option = click.option(
+    "--name", type=TOPIC_NAME, required=True, help="Name of the topic.", shell_complete=complete_topics
+)
 
 
 @click.group()
@@ -36,7 +38,7 @@ def topics() -> None:
 
 
 @topics.command("create")
-@click.option("--name", required=True, help="Name of the new topic.")
+@click.option("--name", type=TOPIC_NAME, required=True, help="Name of the new topic.")
 @click.option("--partitions", type=PARTITIONS, help="Number of partitions (default: the broker's setting).")
 @click.option("--replication-factor", type=Number(1, 32767), help="Number of replicas (default: the broker's setting).")
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE", help="A setting of the topic; repeatable.")
@@ -61,9 +63,9 @@ def create(
             with known_names("topic", settings, "penstock configs describe --topic NAME --all"):
                 admin.create_topic(name, partitions, replication_factor, settings)
             created = True
-        except TopicExists:
+        except TopicExists as error:
             if not if_not_exists:
-                raise
+                raise PenstockError(f"{error}; --if-not-exists accepts that") from error
             created = False
         topic = admin.topic(name)
         if created:
@@ -109,7 +111,7 @@ def list_(target: Target, internal: bool, as_json: bool) -> None:
 
 
 @topics.command("describe", short_help="Show leader and in-sync replicas of each partition.")
-@named("topic", "--name", "name", complete_topics)
+@named("topic", "--name", "name", complete_topics, kind=TOPIC_NAME)
 @click.option("--details", is_flag=True, help="Show replicas, offsets and changed settings, too.")
 @json_option
 @cluster_command
@@ -182,7 +184,7 @@ def _eligible(target: Target, name: str) -> dict[int, list[int]]:
 @json_option
 @cluster_command
 def alter(target: Target, name: str, partitions: int, as_json: bool) -> None:
-    """Add partitions to a topic. To change its settings, use penstock configs set."""
+    """Add partitions to a topic. To change its settings, use `penstock configs set`."""
     with target.admin() as admin:
         before = len(admin.topic(name).partitions)
         admin.add_partitions(name, partitions)

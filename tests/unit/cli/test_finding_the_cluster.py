@@ -114,6 +114,42 @@ def test_what_is_no_number(cli: CommandLine, words: str, says: str) -> None:
     assert ran.err.endswith(f"{says}\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["topics", "create", "--name", "a b"], "'a b' is not a topic name: use letters, digits, '.', '_' and '-'"),
+        (["topics", "describe", ".."], "'..' is not a topic name"),
+        (["topics", "delete", "--name", ""], "Invalid value for '--name': the name is empty"),
+        (["groups", "describe", ""], "Invalid value for '[GROUP]': the name is empty"),
+        (["groups", "delete", "--group", ""], "Invalid value for '--group': the name is empty"),
+        (["transactions", "describe"], "name the transactional id: TRANSACTIONAL-ID or --transactional-id TRANSA"),
+        (["transactions", "abort", "--transactional-id", ""], "the name is empty"),
+        (["transactions", "find-hanging", "--topic", "a/b"], "'a/b' is not a topic name"),
+        (["groups", "reset-offsets", "--group", "g", "--to-datetime", "9" * 20], "is not a time: write 2026-"),
+        (["topics", "list", "--bootstrap-server", ""], "'' is not a broker address: write HOST:PORT"),
+        (["transactions", "list", "--bootstrap-server", ","], "',' is not a broker address: write HOST:PORT"),
+        (["doctor", "--bootstrap-server", " , "], "is not a broker address: write HOST:PORT"),
+    ],
+)
+def test_names_and_addresses_that_cannot_be(cli: CommandLine, words: list[str], says: str) -> None:
+    ran = cli(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
+def test_what_is_unknown_is_told_with_the_command_that_lists_what_is_known(cli: CommandLine, topic: str) -> None:
+    cli("topics", "create", "--name", topic, "--partitions", "1")
+    for words, known in (
+        (("transactions", "describe-producers", "--topic", topic, "--partition", "7"), "penstock topics describe"),
+        (("groups", "describe", "no-such"), "penstock groups list"),
+        (("groups", "delete", "--group", "no-such"), "penstock groups list"),
+        (("lag", "no-such"), "penstock groups list"),
+    ):
+        ran = cli(*words)
+        assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+        assert f"; `{known}` shows " in ran.err
+
+
 def test_option_then_environment_then_default(
     cli: CommandLine, penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch, closed_port: int
 ) -> None:
@@ -138,6 +174,11 @@ def test_a_properties_file_of_client_settings(
     refused = cli("topics", "list", "--command-config", str(file))
     assert refused.code == 2
     assert "no.such.setting" in refused.err
+    assert refused.err.endswith(": correct the file of --command-config\n")
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP_SERVERS", penstock_broker.bootstrap_servers)
+    file.write_text("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=a\nsasl.password=b\n")
+    refused = cli("topics", "list", "--command-config", str(file), "--timeout", "3")
+    assert (refused.code, "(by SASL_PLAINTEXT): check security.protocol" in refused.err) == (1, True)
     assert cli("topics", "list", "--command-config", str(tmp_path / "none")).code == 2
     file.write_bytes(b"client.id=\xff\n")
     refused = cli("topics", "list", "--command-config", str(file))
@@ -254,6 +295,32 @@ def test_doctor_at_a_port_that_speaks_something_else(cli: CommandLine) -> None:
         thread.join()
     assert ran.code == 1
     assert "does not speak Kafka's protocol" in ran.out
+
+
+def test_doctor_at_the_port_of_a_protocol_of_lines(cli: CommandLine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer_with, args=(server, b"ERR\r\n"), kwargs={"at_line_end": True})
+        thread.start()
+        ran = cli("doctor", "--bootstrap-server", f"127.0.0.1:{server.getsockname()[1]}")
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert ran.code == 1
+    assert "does not speak Kafka's protocol" in ran.out
+    assert "does not answer" not in ran.out
+
+
+def test_doctor_tells_of_refused_settings_after_what_it_found(cli: CommandLine, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("no.such.setting=1\n")
+    ran = cli("doctor", "--command-config", str(file))
+    assert (ran.code, ran.err) == (1, "")
+    assert "which connects from here" in ran.out
+    assert "PROBLEM  cluster: cannot make an admin client" in ran.out
+    assert "spark: " in ran.out
+    assert ran.out.splitlines()[-1].startswith("1 problem")
+    (problem,) = (one for one in json.loads(cli("doctor", "--command-config", str(file), "--json").out)
+                  if one["state"] == "problem")  # fmt: skip
+    assert "no.such.setting" in problem["sentence"]
 
 
 def answer_with(server: socket.socket, answer: bytes, *, at_line_end: bool) -> None:
@@ -423,10 +490,12 @@ def test_every_command_has_help_under_both_names(cli: CommandLine) -> None:
             assert f"Usage: {name} {words}" in shown.out
 
 
-@pytest.mark.parametrize("group", ["topics", "configs", "cluster", "groups", "transactions"])
+@pytest.mark.parametrize(
+    "group", ["topics", "configs", "cluster", "groups", "transactions", "pipeline", "pipeline sinks"]
+)
 def test_what_a_command_does_is_told_in_full(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    listed = cli(group, "--help").lines
+    listed = cli(*group.split(), "--help").lines
     assert listed[-1].startswith("  ")
     assert not [line for line in listed if line.endswith("...") and not line.startswith("Usage")]
 
@@ -445,12 +514,13 @@ def test_help_and_completion_do_not_load_the_client_library() -> None:
 def test_a_mistake_of_ours_is_one_sentence(penstock_broker: Broker) -> None:
     script = (
         "import sys, penstock.cli.reach.connection as c; from penstock.cli import main; "
-        "c.Target.admin = lambda self: 1 / 0; sys.argv = ['penstock', 'topics', 'list']; main()"
+        "c.Target.admin = lambda self: int('one\\ntwo'); sys.argv = ['penstock', 'topics', 'list']; main()"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 1
-    assert "unexpected ZeroDivisionError" in ran.stderr
+    assert "penstock: unexpected ValueError: invalid literal" in ran.stderr
     assert "Traceback" not in ran.stderr
+    assert ran.stderr.count("\n") == 1
     shown = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

@@ -192,8 +192,21 @@ def test_wrong_arguments(cli: CommandLine, arguments: tuple[str, ...], sentence:
     assert "is not a duration" in cli("transactions", "find-hanging", "--max-age", "soon").err
 
 
+def test_nobody_can_confirm(cli: CommandLine, penstock_broker: Broker, made: str) -> None:
+    with open_transaction(penstock_broker, "unconfirmed", made) as producer:
+        for words in (
+            ("--transactional-id", "unconfirmed"),
+            ("--topic", made, "--partition", "0", "--start-offset", "0", "--force"),
+        ):
+            ran = cli("transactions", "abort", *words)
+            assert (ran.code, ran.err) == (1, "penstock: nothing was changed: nobody can answer, so give --yes\n")
+        producer.commit_transaction(20)
+
+
 def test_a_topic_that_does_not_exist(cli: CommandLine) -> None:
     assert "does not exist" in cli("transactions", "find-hanging", "--topic", "no-such").err
+    unknown = cli("transactions", "describe", "no-such")
+    assert unknown.err.endswith("; `penstock transactions list` shows all\n")
 
 
 def test_the_doctor_names_what_holds_the_last_stable_offset(

@@ -28,7 +28,7 @@ class PointInTime(click.ParamType[datetime]):
         text = str(value).strip()
         try:
             return parse_time(text)
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, OSError):  # OSError: too large for the machine's time
             self.fail(
                 f"{text!r} is not a time: write 2026-01-31T12:00:00Z, milliseconds since 1970, or 15m for a quarter "
                 "of an hour ago (s, m, h, d)",

@@ -67,10 +67,11 @@ class Finding:
 @cluster_command
 def doctor(target: Target, as_json: bool) -> None:
     """Check the connection to the cluster: addresses, listeners, disks, versions. Check Spark on this machine, too."""
+    target.addresses()  # raises ConfigError
     findings: list[Finding] = []
     from penstock.cli.doctor.spark import spark
 
-    for finding in chain(examine(target), spark()):
+    for finding in chain(_until_refused(examine(target)), spark()):
         findings.append(finding)
         if not as_json:
             _show(finding)
@@ -96,12 +97,20 @@ def _show(finding: Finding) -> None:
         click.echo(f"         {finding.advice}")
 
 
+def _until_refused(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """An error is the last finding: what was found before it counts, and the checks of this machine follow."""
+    try:
+        yield from findings
+    except PenstockError as error:
+        yield Finding("problem", "cluster", str(error))
+
+
 def examine(target: Target) -> Iterator[Finding]:
     yield versions()
     yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
     addresses = target.addresses()
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # an address that hangs delays no other
-        reached = list(pool.map(bootstrap, *zip(*addresses, strict=True))) if addresses else []
+        reached = list(pool.map(bootstrap, *zip(*addresses, strict=True)))
     yield from reached
     up = [at for at, finding in zip(addresses, reached, strict=True) if finding.state == "ok"]
     if not up:
@@ -187,6 +196,8 @@ def bootstrap(host: str, port: int) -> Finding:
     try:
         apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
     except TimeoutError:
+        if ask_api_versions(host, port, CONNECT_TIMEOUT_S) == "other":  # it waited for the end of a line
+            return Finding("problem", about, "the server there does not speak Kafka's protocol", WRONG_PORT)
         return Finding("problem", about, HANGS, STUCK)
     except ConnectionError:
         return Finding("problem", about, f"it {CLOSED_AT_ONCE}")

@@ -51,7 +51,7 @@ def _java() -> Finding:
         java = find_java()
     except JavaNotFound as error:
         return Finding("problem", "spark", str(error))
-    return Finding("ok", "spark", f"Java {java.version} in {java.home} (by {java.source})")
+    return Finding("ok", "spark", f"Java {java.version} in {java.home} (from {java.source})")
 
 
 def _compiled_code() -> Finding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments.naming import named
+from penstock.cli.arguments.naming import NAME, named
 from penstock.cli.arguments.numbers import INT64_MAX, Number
 from penstock.cli.arguments.times import PointInTime
 from penstock.cli.groups.story import fetch_story, story_lines
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.sdk.records import Position
 
 group_option = click.option(
-    "--group", "group_id", required=True, help="Name of the group.", shell_complete=complete_groups
+    "--group", "group_id", type=NAME, required=True, help="Name of the group.", shell_complete=complete_groups
 )
 group_name = partial(named, "group", "--group", "group_id", complete_groups)
 NO_MEMBER = "(no member)"

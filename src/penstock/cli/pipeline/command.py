@@ -66,7 +66,7 @@ def project_options(command: Callable[P, R]) -> Callable[P, R]:
         "--bootstrap-server",
         "servers",
         metavar="HOST:PORT[,...]",
-        help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, or the project's setting).",
+        help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, else the project's setting).",
     )(command)
     return click.option(
         "--project",
@@ -105,14 +105,19 @@ def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
 # -- init -------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Create a project with definitions that run as they are.")
 @click.argument("name")
 @click.option(
     "--topic", "topics", multiple=True, default=("clicks",), show_default=True, help="Topic to read; repeatable."
 )
 @click.option("--output-topic", help="Topic for results (default: the first topic's name with -clean).")
 @click.option("--dead-letter-topic", help="Topic for bad records (default: the first topic's name with -dead-letters).")
-@click.option("--bootstrap-server", "servers", metavar="HOST:PORT[,...]", help="Brokers of the cluster.")
+@click.option(
+    "--bootstrap-server",
+    "servers",
+    metavar="HOST:PORT[,...]",
+    help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP_SERVERS}).",
+)
 def init(
     name: str, topics: tuple[str, ...], output_topic: str | None, dead_letter_topic: str | None, servers: str | None
 ) -> None:
@@ -120,18 +125,19 @@ def init(
     from penstock.spark.pipeline.template import ProjectPlan, create_project
 
     parent, _, base = name.rstrip("/").rpartition("/")
-    servers = servers or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP_SERVERS
-    plan = ProjectPlan.make(base, topics, output_topic, dead_letter_topic, servers)
+    target = Target.find(servers)
+    target.addresses()  # raises ConfigError
+    plan = ProjectPlan.make(base, topics, output_topic, dead_letter_topic, target.servers)
     where = Path(parent or ("/" if name.startswith("/") else "."))
     for path in create_project(where, plan):
-        click.echo(f"  {path.relative_to(where)}")
+        click.echo(f"  {path}")
     click.echo(f"Created pipeline {base}. Next: cd {where / base}, read README.md, penstock pipeline check")
 
 
 # -- check ------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Check definitions, brokers and topics; run nothing.")
 @project_options
 @spark_options
 @json_option
@@ -284,7 +290,7 @@ def run(
 # -- serve ------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Run again and again, until Ctrl-C or SIGTERM.")
 @project_options
 @spark_options
 @click.option(
@@ -364,9 +370,16 @@ def _signals_set(stopping: threading.Event) -> Iterator[None]:
 # -- status -----------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Show the last run, and the lag of each flow.")
 @project_options
-@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="Seconds.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="Seconds to wait for the brokers.",
+)
 @json_option
 @errors_as_json
 def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool) -> None:
@@ -384,7 +397,7 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
 # -- reset ------------------------------------------------------------------------------
 
 
-@pipeline.command()
+@pipeline.command(short_help="Delete checkpoints and tables, to start from the beginning.")
 @project_options
 @click.option("--flow", help="Reset only this flow, and the flows that read its table.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

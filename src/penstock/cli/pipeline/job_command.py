@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 import click
 
 from penstock.cli import INTERRUPTED
+from penstock.cli.arguments.naming import check_topic_name
 from penstock.cli.output import show_json
-from penstock.cli.reach.connection import NoBroker, Target, complete_topics, json_option
+from penstock.cli.reach.connection import NoBroker, Target, client_settings, complete_topics, json_option
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def job_command(command: Callable[..., int]) -> Callable[..., int]:
         except JobFailed as error:
             return _tell(terminal, error, FAILED)
         except OSError as error:  # a read-only directory, a full disk
-            return _tell(terminal, PenstockError(f"{error.filename or 'files'}: {error.strerror or error}"), 1)
+            return _tell(
+                terminal, PenstockError(f"cannot use {error.filename or 'a file'}: {error.strerror or error}"), 1
+            )
 
     return run
 
@@ -162,26 +165,18 @@ def brokers_of(target: Target) -> Brokers:
 
 def brokers_at(servers: str, config: str | None) -> Brokers:
     """`config`: a properties file with client settings."""
-    from penstock.config.properties import parse_properties
-
-    settings: dict[str, object] = {}
-    if config is not None:
-        try:
-            settings = dict(parse_properties(Path(config).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise ConfigError(f"cannot read {config}: {error.strerror}") from error
     try:
-        return brokers_of(Target.find(servers, settings=settings))
+        return brokers_of(Target.find(servers, settings=client_settings(config)))
     except NoBroker:
         raise PenstockError(f"no broker answers at {servers}: start it, or correct the address") from None
 
 
 def topics_of(given: tuple[str, ...]) -> tuple[str, ...]:
     """Topic names from repeated options, lists with commas, or both."""
-    names = tuple(dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip()))
+    names = dict.fromkeys(name.strip() for text in given for name in text.split(",") if name.strip())
     if not names:
         raise ConfigError("give at least one topic with --topic")
-    return names
+    return tuple(map(check_topic_name, names))
 
 
 class LocalDirectory(click.ParamType[Path]):
@@ -193,7 +188,9 @@ class LocalDirectory(click.ParamType[Path]):
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         text = str(value).removeprefix("file://")
         if "://" in text:
-            self.fail(f"{text!r} is not a directory of a file system: the job needs to rename files", param, ctx)
+            self.fail(
+                f"{text!r} is not a directory of a file system, where files can be renamed: write a path", param, ctx
+            )
         path = Path(text)
         if path.exists() and not path.is_dir():
             self.fail(f"{text!r} is a file, not a directory", param, ctx)
@@ -225,7 +222,14 @@ delivery_option = click.option(
     type=click.Choice(["exactly-once", "at-least-once"]),
     default="exactly-once",
     show_default=True,
-    help="Whether the topic has the records of a batch once or again if the batch is repeated after a failure.",
+    help="at-least-once: if a batch is repeated after a failure, its records are in the topic again.",
+)
+starting_option = click.option(
+    "--starting",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Where the first run starts to read: with the first record, or with new records only.",
 )
 STATE = "default: below $XDG_STATE_HOME/penstock/jobs, one for each job"
 

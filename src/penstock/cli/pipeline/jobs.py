@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli import INTERRUPTED
+from penstock.cli.arguments.naming import TOPIC_NAME, check_topic_name
 from penstock.cli.arguments.times import PointInTime
 from penstock.cli.output import show_json
 from penstock.cli.pipeline.job_command import (
@@ -31,6 +32,7 @@ from penstock.cli.pipeline.job_command import (
     follow_option,
     job_command,
     parse_offsets,
+    starting_option,
     topic_option,
     topics_of,
 )
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
 # -- archive ----------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(short_help="Write topics to Parquet files, each record exactly once.")
 @topic_option(required=False)
 @click.option("--to", "directory", type=LocalDirectory(), required=True, help="Directory of the archive.")
 @follow_option
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     "--max-file-mb", type=click.IntRange(1, 4096), default=128, show_default=True, help="Largest size of a file."
 )
 @click.option(
-    "--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible. Needs no Spark."
+    "--compact", "only_compact", is_flag=True, help="Only merge small files, as far as possible. Starts no Spark."
 )
 @click.option("--allow-gaps", is_flag=True, help="Continue if records were deleted before they were archived.")
 @checkpoint_option("default: in the archive, which knows its own end offsets")
@@ -116,16 +118,18 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
 # -- replay -----------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(short_help="Send the records of an archive or a topic to a topic.")
 @click.option("--from", "directory", type=LocalDirectory(), help="Archive to read from.")
-@click.option("--topic", help="Topic of the archive, if it holds several.")
-@click.option("--from-topic", help="Topic to read from.", shell_complete=complete_topics)
+@click.option("--topic", type=TOPIC_NAME, help="Topic of the archive, if it holds several.")
+@click.option("--from-topic", type=TOPIC_NAME, help="Topic to read from.", shell_complete=complete_topics)
 @click.option(
     "--offsets", metavar="P:FROM-TO[,...]", help="Replay only these offsets, TO excluded, for example 0:100-200,1:50-"
 )
 @click.option("--since", type=PointInTime(), help="Start at the first record at or after TIME.")
 @click.option("--until", type=PointInTime(), help="Stop before the first record at or after TIME.")
-@click.option("--to", "to_topic", required=True, help="Topic to write to.", shell_complete=complete_topics)
+@click.option(
+    "--to", "to_topic", type=TOPIC_NAME, required=True, help="Topic to write to.", shell_complete=complete_topics
+)
 @click.option(
     "--speed", type=Speed(), default="max", show_default=True, help="Speed relative to the records' timestamps."
 )
@@ -137,7 +141,9 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
     help="Keep each record's partition, or choose it by the hash of the key.",
 )
 @click.option(
-    "--restart", is_flag=True, help="Start again what an earlier run began or finished: all records are sent again."
+    "--restart",
+    is_flag=True,
+    help="Start from the beginning, even if an earlier run has sent records: all are sent again.",
 )
 @checkpoint_option(STATE)
 @cluster_command
@@ -229,13 +235,13 @@ def _fields(text: str | None) -> tuple[str, ...]:
     return tuple(field.strip() for field in (text or "").split(",") if field.strip())
 
 
-@click.command()
+@click.command(short_help="Count and sum the JSON values of topics by window.")
 @topic_option()
 @click.option("--window", required=True, help="Length of a window, for example '1 minute'.")
 @click.option("--slide", help="Time between the starts of two windows (default: the window's length).")
 @click.option("--watermark", default="30 seconds", show_default=True, help="How late a record may arrive.")
 @click.option(
-    "--group-by", metavar="PATH[,...]", help="Group by these fields of the JSON values, for example user.country,page"
+    "--group-by", metavar="PATH[,...]", help="Group by these fields of the JSON values, for example user.country,page."
 )
 @click.option("--count", "has_count", is_flag=True, help="Count the records.")
 @click.option("--sum", "sums", metavar="PATH[,...]", help="Sum these fields.")
@@ -244,10 +250,12 @@ def _fields(text: str | None) -> tuple[str, ...]:
     metavar="PATH",
     help="Field with the event time, in ms or ISO 8601 (default: the record's timestamp).",
 )
-@click.option("--to-topic", help="Topic for the results, as JSON.", shell_complete=complete_topics)
+@click.option("--to-topic", type=TOPIC_NAME, help="Topic for the results, as JSON.", shell_complete=complete_topics)
 @click.option("--to-table", type=LocalDirectory(), help="Directory for the results, as Parquet by date.")
-@click.option("--dead-letter", help="Topic for records that cannot be read.", shell_complete=complete_topics)
-@click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@click.option(
+    "--dead-letter", type=TOPIC_NAME, help="Topic for records that cannot be read.", shell_complete=complete_topics
+)
+@starting_option
 @delivery_option
 @follow_option
 @checkpoint_option(STATE)
@@ -272,7 +280,7 @@ def aggregate(
     follow: bool,
     checkpoint: Path | None,
 ) -> int:
-    """Write windowed counts and sums over JSON values to a topic, to Parquet, or both."""
+    """Count and sum the JSON values of topics by window. Write the results to a topic, to Parquet, or both."""
     from penstock.spark.jobs.aggregate import METRICS, AggregateJob, run_aggregate
     from penstock.spark.jobs.aggregate_plan import AggregatePlan
 
@@ -312,14 +320,16 @@ def aggregate(
 # -- mirror -----------------------------------------------------------------------------
 
 
-@click.command()
+@click.command(short_help="Copy topics to another cluster, unchanged.")
 @topic_option()
 @click.option("--from", "source", required=True, metavar="HOST:PORT[,...]", help="Cluster to read from.")
 @click.option("--to", "destination", required=True, metavar="HOST:PORT[,...]", help="Cluster to write to.")
 @click.option("--from-config", metavar="FILE", help="Properties file with client settings for --from.")
 @click.option("--to-config", metavar="FILE", help="Properties file with client settings for --to.")
-@click.option("--rename", default="{topic}", show_default=True, help="Name of the copy, for example eu.{topic}")
-@click.option("--starting", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True)
+@click.option(
+    "--rename", metavar="NAME", default="{topic}", show_default=True, help="Name of each copy, for example eu.{topic}."
+)
+@starting_option
 @delivery_option
 @follow_option
 @checkpoint_option(STATE)
@@ -338,7 +348,7 @@ def mirror(
     checkpoint: Path | None,
 ) -> int:
     """Copy topics to another cluster, unchanged, in the same partitions, exactly once."""
-    from penstock.spark.jobs.mirror import MirrorJob, run_mirror
+    from penstock.spark.jobs.mirror import PLACEHOLDER, MirrorJob, run_mirror
 
     job = MirrorJob(
         brokers_at(source, from_config),
@@ -350,6 +360,9 @@ def mirror(
         checkpoint,
         delivery,
     )
+    if PLACEHOLDER in rename:  # otherwise `prepare` refuses it
+        for name in map(job.renamed, job.topics):
+            check_topic_name(name)
     made = job.prepare()
     if made:
         terminal.say(f"Created {', '.join(made)} at {destination}")

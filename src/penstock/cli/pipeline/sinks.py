@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from penstock.cli.output import show_json, show_table
+from penstock.cli.output import confirmed, show_json, show_table
 from penstock.cli.pipeline.output import count
 from penstock.cli.reach.connection import Target, cluster_command, json_option
 from penstock.cli.reach.wire_admin import wire_cluster
@@ -39,7 +39,7 @@ class ListsByDefault(click.Group):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=ListsByDefault)
+@click.group(cls=ListsByDefault, short_help="List and finish queries that write exactly once.")
 def sinks() -> None:
     """List queries that write to topics exactly once, and finish what they have left open.
 
@@ -130,7 +130,7 @@ def _object(one: SinkQuery) -> dict[str, Any]:
 @click.option(
     "--accept-loss",
     is_flag=True,
-    help="Also if transactions of the last batch were aborted: let the query continue without their records.",
+    help="If transactions of the last batch were aborted: give up their records, so that the query can continue.",
 )
 @json_option
 @cluster_command
@@ -151,7 +151,7 @@ def finish(
             return _tell_nothing(before, as_json)
         if not yes and (before.to_commit or before.undecided or accept_loss):
             _explain(before, accept_loss)
-            if not click.confirm("Continue?"):
+            if not confirmed("Continue?"):
                 click.echo("Nothing was changed.")
                 return 1
         decider = query.decider()
@@ -176,7 +176,7 @@ def finish(
             click.echo(f"Lost:      the records of {count(len(done['lost']), 'transaction')}.")
     if still_open:
         click.echo(
-            f"penstock: {count(len(still_open), 'transaction')} of query {name} still open: the query is running, or a "
+            f"penstock: query {name} still has {count(len(still_open), 'open transaction')}: it is running, or a "
             "broker did not answer. Stop the query, and try again",
             err=True,
         )
@@ -233,7 +233,7 @@ def forget(target: Target, query_id: str | None, checkpoint: str | None, yes: bo
             )
         if not yes:
             click.echo(f"Query {name} must never be started again from its checkpoint.")
-            if not click.confirm("Forget it?"):
+            if not confirmed("Forget it?"):
                 click.echo("Nothing was changed.")
                 return 1
         query.decider().forget()
@@ -277,9 +277,9 @@ def _check_asking(as_json: bool, yes: bool) -> None:
 
 def _query_id(given: str | None, checkpoint: str | None) -> str:
     """Raises ConfigError, click.UsageError."""
-    if given is not None and checkpoint is None:
+    if given and checkpoint is None:
         return given
-    if given is None and checkpoint is not None:
+    if given is None and checkpoint:
         return _id_in(checkpoint)
     raise click.UsageError("give the query's id, which `penstock pipeline sinks` shows, or its --checkpoint DIR")
 

@@ -11,13 +11,11 @@ import functools
 import os
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import click
@@ -37,7 +35,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"
-TRACEBACK_VARIABLE = "PENSTOCK_TRACEBACK"
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_PORT = 9092
 CONNECT_TIMEOUT_S = 3.0
@@ -48,12 +45,12 @@ IMPATIENT_AFTER_S = 1.0
 
 HANGS = "it accepts connections but does not answer"
 STUCK = "The broker process is stopped or hangs: resume or restart it."
+START_ONE = "start one with `penstock start`"
 
 
 class NoBroker(PenstockError):
-    def __init__(self, servers: str, reason: str = "", *, hangs: bool = False) -> None:
+    def __init__(self, servers: str, reason: str = "", advice: str = START_ONE) -> None:
         why = f" ({reason})" if reason else ""
-        advice = "the broker process is stopped or hangs: restart it" if hangs else "start one with `penstock start`"
         super().__init__(f"no broker answers at {servers}{why}: {advice}, or give another --bootstrap-server")
 
 
@@ -102,7 +99,7 @@ class Target:
     def find(cls, option: str | None, timeout_s: float = 15.0, settings: dict[str, object] | None = None) -> Target:
         settings = dict(settings or {})
         named = settings.pop("bootstrap.servers", None)
-        if option:
+        if option is not None:
             return cls(option, "--bootstrap-server", timeout_s, settings)
         if named:
             return cls(str(named), "--command-config", timeout_s, settings)
@@ -111,7 +108,11 @@ class Target:
         return cls(DEFAULT_BOOTSTRAP_SERVERS, "default", timeout_s, settings)
 
     def addresses(self) -> list[tuple[str, int]]:
-        return [split_address(server) for server in self.servers.split(",") if server.strip()]
+        """At least one. Raises ConfigError."""
+        found = [split_address(server) for server in self.servers.split(",") if server.strip()]
+        if not found:
+            raise _not_an_address(self.servers)
+        return found
 
     def check(self) -> tuple[str, int]:
         """The first address where a broker serves clients. Raises PenstockError if there is none.
@@ -143,7 +144,8 @@ class Target:
             raise min(strangers, key=lambda one: isinstance(one, AnotherProtocol))
         reasons = {f"{host}:{port}": str(found[host, port]) for host, port in addresses}
         hangs = any(why.startswith(HANGS) for why in reasons.values())
-        raise NoBroker(self.servers, _summary(reasons), hangs=hangs)
+        advice = "the broker process is stopped or hangs: restart it" if hangs else START_ONE
+        raise NoBroker(self.servers, _summary(reasons), advice)
 
     def serving(self) -> str | None:
         """The broker to connect to first; None if the command cannot tell which brokers are starting.
@@ -176,18 +178,30 @@ class Target:
         return Starting(host, port) if self._can_tell_who_is_starting() and is_starting(host, port) else ""
 
     def admin(self) -> BlockingAdmin:
-        from penstock.sdk import BlockingAdmin
+        from penstock.sdk import BadSetting, BlockingAdmin
 
-        return BlockingAdmin(
-            self.servers,
-            timeout_s=self.timeout_s,
-            client_id="penstock-cli",
-            begin_with=self.serving(),
-            settings=self.settings,
-        )
+        try:
+            return BlockingAdmin(
+                self.servers,
+                timeout_s=self.timeout_s,
+                client_id="penstock-cli",
+                begin_with=self.serving(),
+                settings=self.settings,
+            )
+        except BadSetting as error:
+            raise ConfigError(f"{error}: correct the file of --command-config") from error
+
+    def silence(self) -> NoBroker:
+        """The error if brokers accept connections but the client cannot talk to them."""
+        protocol = str(self.settings.get("security.protocol", "PLAINTEXT")).upper()
+        if protocol == "PLAINTEXT":
+            return NoBroker(self.servers)
+        advice = "check security.protocol and the other settings in the file of --command-config"
+        return NoBroker(self.servers, f"by {protocol}", advice)
 
 
 REFUSED = "connection refused"
+NO_PARTITION = " has no partition "  # as in the client's sentence "topic 'orders' has no partition 7"
 
 
 def _summary(reasons: dict[str, str]) -> str:
@@ -260,8 +274,12 @@ def is_starting(host: str, port: int) -> bool:
 def split_address(server: str) -> tuple[str, int]:
     address = parse_server(server)
     if address is None:
-        raise ConfigError(f"{server!r} is not a broker address: write HOST:PORT, for example localhost:9092")
+        raise _not_an_address(server)
     return address
+
+
+def _not_an_address(text: str) -> ConfigError:
+    return ConfigError(f"{text!r} is not a broker address: write HOST:PORT, for example localhost:9092")
 
 
 def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..., R]:
@@ -286,24 +304,29 @@ def cluster_command(command: Callable[Concatenate[Target, P], R]) -> Callable[..
     )
     @functools.wraps(command)
     def run(*args: Any, servers: str | None, command_config: str | None, timeout_s: float, **kwargs: Any) -> R:
-        sys.excepthook = _one_sentence
-        target = Target.find(servers, timeout_s, _client_settings(command_config))
+        target = Target.find(servers, timeout_s, client_settings(command_config))
         try:
             return command(target, *args, **kwargs)
         except NoBroker:
             raise
         except PenstockError as error:
             from penstock.cli.reach.no_controller import no_controller
-            from penstock.sdk import UnknownTopic, Unreachable
+            from penstock.sdk import TimedOut, UnknownGroup, UnknownTopic, Unreachable
             from penstock.wire_client.requests.errors import NoSuchTopic
 
             without_controller = no_controller(target, error)
             if without_controller is not None:
                 raise without_controller from error
             if isinstance(error, Unreachable):
-                raise NoBroker(target.servers) from error
+                raise target.silence() from error
+            if isinstance(error, TimedOut):
+                raise PenstockError(f"{error}: `penstock doctor` may show why, --timeout gives it longer") from error
+            if isinstance(error, NoSuchTopic) and NO_PARTITION in str(error):
+                raise PenstockError(f"{error}; `penstock topics describe` shows the partitions of a topic") from error
             if isinstance(error, UnknownTopic | NoSuchTopic):
                 raise PenstockError(f"{error}; `penstock topics list` shows all topics") from error
+            if isinstance(error, UnknownGroup):
+                raise PenstockError(f"{error}; `penstock groups list` shows all groups") from error
             if isinstance(error, ApiError) and error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 raise PenstockError(f"{error}; `penstock transactions list` shows all") from error
             raise
@@ -315,7 +338,8 @@ def json_option(command: Callable[P, R]) -> Callable[P, R]:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
-def _client_settings(path: str | None) -> dict[str, object]:
+def client_settings(path: str | None) -> dict[str, object]:
+    """Of a properties file. Raises ConfigError."""
     if path is None:
         return {}
     from penstock.config.properties import parse_properties
@@ -327,18 +351,6 @@ def _client_settings(path: str | None) -> dict[str, object]:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a UTF-8 text file: write NAME=VALUE on each line") from error
-
-
-def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Reports a bug in Penstock in one sentence. The traceback is printed on request."""
-    if os.environ.get(TRACEBACK_VARIABLE):
-        sys.__excepthook__(kind, error, trace)
-        return
-    click.echo(
-        f"penstock: unexpected {kind.__name__}: {error} "
-        f"(a bug in penstock; {TRACEBACK_VARIABLE}=1 prints the traceback)",
-        err=True,
-    )
 
 
 # -- completion ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from penstock.cli.output import show_json
+from penstock.cli.output import confirmed, show_json
 from penstock.cli.transactions.old import OldTransaction, coordinated, since
 from penstock.model.errors import PenstockError
 from penstock.model.topic_partition import TopicPartition
@@ -43,7 +43,7 @@ def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json:
                 f"It belongs to Spark query {query_id}. If the query has decided to commit it, its records are lost. "
                 f"`penstock pipeline sinks finish {query_id}` commits what is decided, and aborts the rest."
             )
-        if not click.confirm("Continue?"):
+        if not confirmed("Continue?"):
             return False
     producer_id, epoch = admin.fence(transactional_id)
     if as_json:
@@ -71,7 +71,7 @@ def abort_in_partition(admin: TransactionAdmin, hung: Hung, *, ask: bool, force:
             f"{producer.partition}: the transaction of producer {producer.producer_id}, epoch {producer.epoch}, is "
             f"open since offset {producer.start_offset}. Its last write is {since(producer.last_write_ms)} ago."
         )
-        if not click.confirm("Abort it?"):
+        if not confirmed("Abort it?"):
             return False
     epoch = producer.coordinator_epoch if hung.coordinator_epoch is None else hung.coordinator_epoch
     admin.abort(producer.partition, producer.producer_id, producer.epoch, epoch)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.cli.arguments.naming import named
+from penstock.cli.arguments.naming import NAME, TOPIC_NAME, named
 from penstock.cli.arguments.numbers import INT64_MAX, NUMBER, Number
 from penstock.cli.arguments.times import Duration
 from penstock.cli.output import show_json, show_table
@@ -30,7 +30,7 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 OPEN = "Ongoing"
 
 transactional_id_name = partial(
-    named, "transactional-id", "--transactional-id", "transactional_id", complete_transactional_ids
+    named, "transactional id", "--transactional-id", "transactional_id", complete_transactional_ids
 )
 EPOCH = Number(0, 2**15 - 1)
 PRODUCER_ID = Number(0, INT64_MAX)
@@ -135,7 +135,7 @@ def describe(target: Target, transactional_id: str, as_json: bool) -> None:
 
 
 @transactions.command("describe-producers", short_help="Show the producers of a partition.")
-@click.option("--topic", required=True, help="Name of the topic.", shell_complete=complete_topics)
+@click.option("--topic", type=TOPIC_NAME, required=True, help="Name of the topic.", shell_complete=complete_topics)
 @click.option("--partition", required=True, type=NUMBER, help="Number of the partition.")
 @json_option
 @cluster_command
@@ -177,7 +177,7 @@ def describe_producers(target: Target, topic: str, partition: int, as_json: bool
 
 
 @transactions.command("find-hanging", short_help="Find open transactions that no coordinator will end.")
-@click.option("--topic", help="Only this topic.", shell_complete=complete_topics)
+@click.option("--topic", type=TOPIC_NAME, help="Only this topic.", shell_complete=complete_topics)
 @click.option("--partition", type=NUMBER, help="Only this partition of the topic.")
 @click.option(
     "--max-age",
@@ -245,11 +245,15 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
 @transactions.command("abort", short_help="Abort a transaction.")
 @click.option(
     "--transactional-id",
+    type=NAME,
     help="Abort the open transaction of this id, and fence its producer.",
     shell_complete=complete_transactional_ids,
 )
 @click.option(
-    "--topic", help="Abort a hanging transaction in a partition of this topic.", shell_complete=complete_topics
+    "--topic",
+    type=TOPIC_NAME,
+    help="Abort a hanging transaction in a partition of this topic.",
+    shell_complete=complete_topics,
 )
 @click.option("--partition", type=NUMBER, help="Number of the partition.")
 @click.option("--start-offset", type=Number(0, INT64_MAX), help="First offset of the transaction there.")

@@ -53,7 +53,9 @@ class AggregatePlan:
         """Raises WrongJob."""
         window_ms = duration_ms("--window", self.window)
         if self.slide is not None and duration_ms("--slide", self.slide) > window_ms:
-            raise WrongJob(f"--slide is '{self.slide}', longer than the window of {self.window}: records would be lost")
+            raise WrongJob(
+                f"--slide is '{self.slide}', so records between two windows would be lost: write at most {self.window}"
+            )
         if self.watermark != "0 seconds":
             duration_ms("--watermark", self.watermark)
         if not self.has_count and not self.sums:

@@ -73,7 +73,7 @@ class MirrorJob:
             same = there.get(self.renamed(name))
             if same is not None and same.topic_id == info.topic_id != NO_TOPIC_ID:
                 raise WrongJob(
-                    f"topic {name} of {self.source.servers} would be mirrored into itself: "
+                    f"topic {name} of {self.source.servers} would be mirrored into itself, because "
                     f"{self.target.servers} is the same cluster: use --rename copy.{PLACEHOLDER}"
                 )
 

@@ -109,11 +109,13 @@ class ArchiveSource:
             raise WrongJob(f"{archive.directory} is not an archive: `penstock pipeline archive` creates one")
         manifest = _settled(archive)
         topics = sorted({file.topic for file in manifest.files})
+        if not topics:
+            raise WrongJob(f"archive {archive.directory} has no records: run `penstock pipeline archive` first")
         if topic is None and len(topics) != 1:
-            raise WrongJob(f"archive {archive.directory} has {', '.join(topics) or 'no records'}: choose with --topic")
+            raise WrongJob(f"archive {archive.directory} has {', '.join(topics)}: choose with --topic")
         self.topic = topic or topics[0]
         if self.topic not in topics:
-            raise WrongJob(f"archive {archive.directory} has no topic {self.topic}, only {', '.join(topics) or 'none'}")
+            raise WrongJob(f"archive {archive.directory} has no topic {self.topic}, only {', '.join(topics)}")
         self.topic_id = manifest.topic_ids.get(self.topic, "")
         self._archive = archive
         self._files: dict[int, list[ArchivedFile]] = {}

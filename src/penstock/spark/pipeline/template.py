@@ -37,7 +37,10 @@ class ProjectPlan:
             if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
                 raise PipelineError(f"'{topic}' is not a valid topic name: use letters, digits, ., _ and -")
         if len(set(every)) < len(every):
-            raise PipelineError(f"a topic is named twice among {', '.join(every)}: the pipeline would feed itself")
+            raise PipelineError(
+                f"a topic is named twice among {', '.join(every)}, so the pipeline would feed itself: "
+                "name different topics"
+            )
         return cls(name, topics, output_topic, dead_letter_topic, servers)
 
 

@@ -226,7 +226,7 @@ def test_offsets_are_those_of_topics() -> None:
     [
         (AggregatePlan("a while"), "--window is 'a while': write a number and a unit"),
         (AggregatePlan("0 minutes"), "--window is"),
-        (AggregatePlan("1 minute", slide="2 minutes"), "longer than the window"),
+        (AggregatePlan("1 minute", slide="2 minutes"), "write at most 1 minute"),
         (AggregatePlan("1 minute", watermark="late"), "--watermark is 'late'"),
         (AggregatePlan("1 minute", has_count=False), "give --count, --sum FIELD or both"),
         (AggregatePlan("1 minute", group_by=("a..b",)), "--group-by has 'a..b'"),

@@ -44,6 +44,32 @@ def test_init(cli: CommandLine, tmp_path: Path) -> None:
     assert (tmp_path / "below" / "store" / "README.md").is_file()
 
 
+def test_init_of_what_cannot_be(cli: CommandLine, tmp_path: Path) -> None:
+    refused = cli("pipeline", "init", "store", "--bootstrap-server", "one:two:three")
+    assert (refused.code, "'one:two:three' is not a broker address" in refused.err) == (2, True)
+    assert "name different topics" in cli("pipeline", "init", "store", "--output-topic", "clicks").err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("archive --to d --topic a/b", "'a/b' is not a topic name: use letters"),
+        ("replay --from-topic a/b --to c", "'a/b' is not a topic name"),
+        ("replay --from-topic a --to c/d", "'c/d' is not a topic name"),
+        ("aggregate --topic a --window 1 --dead-letter c/d", "'c/d' is not a topic name"),
+        ("mirror --topic a --from , --to b", "',' is not a broker address: write HOST:PORT"),
+        ("mirror --topic a --from a --to b --from-config binary", "binary is not a UTF-8 text file: write NAME=VALUE"),
+        ("mirror --topic a --from a --to b --from-config none", "cannot read none: No such file or directory"),
+    ],
+)
+def test_arguments_of_jobs_that_cannot_be(cli: CommandLine, tmp_path: Path, words: str, says: str) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    ran = cli("pipeline", *words.split(), *(("--bootstrap-server", "no.such.host:9092") * ("mirror" not in words)))
+    assert (ran.code, ran.out) == (2, "")
+    assert says in ran.err
+
+
 def test_outside_of_a_project(cli: CommandLine) -> None:
     for command in ("check", "run", "serve", "status", "reset"):
         refused = cli("pipeline", command)
