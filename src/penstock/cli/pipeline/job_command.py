@@ -187,6 +187,8 @@ class LocalDirectory(click.ParamType[Path]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         text = str(value).removeprefix("file://")
+        if not text:
+            self.fail("the name of the directory is empty", param, ctx)
         if "://" in text:
             self.fail(
                 f"{text!r} is not a directory of a file system, where files can be renamed: write a path", param, ctx
@@ -278,5 +280,7 @@ def parse_offsets(text: str | None) -> dict[int, OffsetRange] | None:
             raise ConfigError(f"--offsets has {part!r}: write PARTITION:FROM-TO, for example 0:100-200,1:50-")
         if int(partition) in found:
             raise ConfigError(f"--offsets names partition {partition} twice")
+        if start and end and int(start) >= int(end):
+            raise ConfigError(f"--offsets has {part!r}, which holds no offset: write a larger one after the dash")
         found[int(partition)] = OffsetRange(int(start) if start else None, int(end) if end else None)
     return found

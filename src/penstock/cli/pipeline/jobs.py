@@ -172,6 +172,8 @@ def replay(
         raise ConfigError("--topic goes with --from; use --from-topic alone to read a topic")
     if offsets is not None and (since is not None or until is not None):
         raise ConfigError("give either --offsets or --since and --until")
+    if since is not None and until is not None and since >= until:
+        raise ConfigError("--since is not before --until: no record is between them")
     job = ReplayJob(
         brokers_of(target),
         to_topic,

@@ -131,8 +131,8 @@ def create_missing(brokers: Brokers, wanted: Mapping[str, int]) -> list[str]:
     for name, info in found.items():
         if len(info.partitions) < wanted[name]:
             raise WrongJob(
-                f"topic {name} at {brokers.servers} has {len(info.partitions)} partitions, not {wanted[name]}. "
-                f"Add them: penstock topics alter --name {name} --partitions {wanted[name]} "
+                f"topic {name} at {brokers.servers} has fewer partitions ({len(info.partitions)}) than the source "
+                f"({wanted[name]}). Add partitions: penstock topics alter --name {name} --partitions {wanted[name]} "
                 f"--bootstrap-server {brokers.servers}"
             )
     made = [name for name in wanted if name not in found]

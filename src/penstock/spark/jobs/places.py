@@ -83,7 +83,10 @@ class JobPlace:
                 path.write_text(json.dumps(described, indent=2), encoding="utf-8")
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise JobError(f"{self.directory} cannot hold the state of this job: {error}") from None
+            reason = (error.strerror if isinstance(error, OSError) else None) or error
+            raise JobError(
+                f"{self.directory} cannot hold the state of this job: {reason}. Choose another with --checkpoint"
+            ) from None
         if known != json.loads(json.dumps(described)):
             raise JobError(f"{self.directory} is the checkpoint of another job (see {path}): choose another")
 
@@ -96,9 +99,10 @@ class JobPlace:
                 continue  # half written: not used yet
             if shared and is_under_way(path.parent):
                 raise WrongJob(
-                    f"{shared[0]} is written by another {self.kind} job: {_differences(other, self.identity)}. Nothing "
-                    f"was done, since this job would begin again. Use the same arguments as before to resume; or give "
-                    f"--checkpoint DIR for a second job with its own state; or delete {path.parent} to drop the other"
+                    f"{shared[0]} is written by another {self.kind} job: {_differences(other, self.identity)}. This "
+                    "job would start from the beginning, so nothing was done. Use the same arguments as before to "
+                    f"resume; or give --checkpoint DIR for a second job with its own state; or delete {path.parent} to "
+                    "drop the other"
                 )
 
 

@@ -100,7 +100,7 @@ class ReplayJob:
         count = len(found[self.to_topic].partitions)
         if self.keep_partitions and count < needed:
             raise WrongJob(
-                f"topic {self.to_topic} has {count} partitions, but the records come from {needed}: add partitions "
+                f"topic {self.to_topic} has fewer partitions ({count}) than the source ({needed}): add partitions "
                 f"(penstock topics alter --name {self.to_topic} --partitions {needed}), or use --partitions hash"
             )
         return topic_id_text(found[self.to_topic].topic_id)

@@ -133,7 +133,9 @@ class AtLeastOnce:
         self._destinations.forget()
         self._producer.close()
         if written:
-            logger.warning("an attempt gives up; the records that it has written stay: %s", describe(written))
+            logger.warning(
+                "a task attempt has failed; the records that it has written stay in the topics: %s", describe(written)
+            )
 
 
 class Destinations:

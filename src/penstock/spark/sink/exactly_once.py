@@ -111,7 +111,9 @@ class ExactlyOnce:
             try:
                 (code,) = self._transactions.end([self._transaction], is_commit=False).values()
             except (ApiError, WireClientError) as error:
-                logger.warning("the transaction of a failed attempt stays open until the next commit: %s", error)
+                logger.warning(
+                    "the transaction of a failed attempt stays open until the next batch is committed: %s", error
+                )
             else:
                 if code is not ErrorCode.NONE:
                     logger.debug("transaction %s has ended already: %s", self._transaction.transactional_id, code.name)

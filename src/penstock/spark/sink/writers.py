@@ -172,7 +172,9 @@ def _warn_of_rest(what: str, messages: Sequence[WriterCommitMessage | None]) -> 
     written = totals(messages)
     if written:
         logger.warning(
-            "%s failed; these records stay in the log, and a repetition writes them again: %s", what, describe(written)
+            "%s failed; these records stay in the topics, and the next attempt writes them again: %s",
+            what,
+            describe(written),
         )
 
 

@@ -257,7 +257,7 @@ def watch_queries(spark: SparkSession) -> None:
                 return
             watcher = _Watcher(spark)
         except (Py4JError, AttributeError, TypeError) as error:  # Py4J's errors for missing parts of Spark
-            logger.warning("groups will show the progress of queries with long triggers with a delay: %s", error)
+            logger.warning("the groups of queries with long triggers will show their progress late: %s", error)
             return
         _watchers.append(watcher)
         watcher.start()

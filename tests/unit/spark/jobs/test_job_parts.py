@@ -45,7 +45,7 @@ def test_offsets(text: str, found: dict[int, OffsetRange]) -> None:
     assert parse_offsets(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "x", "0:", "0:5", "0:-", "0:a-b", "0:1-2,0:3-4", "0:1-2-3", "-1:1-2"])
+@pytest.mark.parametrize("text", ["", "x", "0:", "0:5", "0:-", "0:a-b", "0:1-2,0:3-4", "0:1-2-3", "-1:1-2", "0:5-2"])
 def test_offsets_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="--offsets"):
         parse_offsets(text)
@@ -74,6 +74,8 @@ def test_directories_are_those_of_a_file_system(tmp_path: Path) -> None:
     assert LocalDirectory().convert(f"file://{tmp_path}", None, None) == tmp_path
     with pytest.raises(click.BadParameter, match="not a directory of a file system"):
         LocalDirectory().convert("s3://bucket/x", None, None)
+    with pytest.raises(click.BadParameter, match="is empty"):
+        LocalDirectory().convert("", None, None)
     (tmp_path / "file").touch()
     with pytest.raises(click.BadParameter, match="is a file"):
         LocalDirectory().convert(str(tmp_path / "file"), None, None)

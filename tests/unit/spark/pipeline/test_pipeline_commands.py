@@ -58,6 +58,7 @@ def test_init_of_what_cannot_be(cli: CommandLine, tmp_path: Path) -> None:
         ("replay --from-topic a/b --to c", "'a/b' is not a topic name"),
         ("replay --from-topic a --to c/d", "'c/d' is not a topic name"),
         ("aggregate --topic a --window 1 --dead-letter c/d", "'c/d' is not a topic name"),
+        ("replay --from-topic a --to c --since 1h --until 2h", "--since is not before --until"),
         ("mirror --topic a --from , --to b", "',' is not a broker address: write HOST:PORT"),
         ("mirror --topic a --from a --to b --from-config binary", "binary is not a UTF-8 text file: write NAME=VALUE"),
         ("mirror --topic a --from a --to b --from-config none", "cannot read none: No such file or directory"),
