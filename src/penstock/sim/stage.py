@@ -70,6 +70,7 @@ class Stage:
         """The history of the transactional producers."""
         self.transactions = TransactionHistory(world.loop.time)
         self.transactions.on_begun = self.watch.transactions.markers.begun
+        self.transactions.may_not_know = self.watch.may_not_know
         self.early: list[EarlyWriter] = []
         self.reborn: Reborn | None = None
         self.is_over = False

@@ -21,13 +21,24 @@ Key = tuple[str, int]
 class LeaseChecker:
     def __init__(self) -> None:
         self._begun: dict[Key, list[tuple[int, float]]] = {}  # leader epochs and their times
+        self._leaders: dict[Key, list[tuple[int, float]]] = {}  # in the order of these epochs: broker, since when
         self._answered: dict[str, float] = {}  # process -> send time of its last answered heartbeat
 
-    def decided(self, key: Key, leader_epoch: int, now_s: float) -> None:
-        """Called by the first node that applies the decision."""
+    def decided(self, key: Key, leader_epoch: int, leaders: tuple[int, int], now_s: float) -> None:
+        """Called by the first node that applies the decision. `leaders`: the former one and the new one."""
         begun = self._begun.setdefault(key, [])
         if not begun or begun[-1][0] < leader_epoch:
             begun.append((leader_epoch, now_s))
+            self._leaders.setdefault(key, [(leaders[0], 0.0)]).append((leaders[1], now_s))
+
+    def may_not_know(self, key: Key, node: int, now_s: float, session_s: float) -> bool:
+        """Whether this broker has led, and was replaced so recently that it may still think that it leads."""
+        replaced_s: float | None = None
+        for leader, since_s in reversed(self._leaders.get(key, [])):
+            if leader == node:
+                return replaced_s is not None and now_s - replaced_s <= 2 * session_s + SLACK_S
+            replaced_s = since_s
+        return False
 
     def appended(self, node: int, name: str, key: Key, leader_epoch: int, now_s: float, session_s: float) -> None:
         """`now_s` excludes the time for which the machine was suspended."""

@@ -48,9 +48,9 @@ def check_transactions(
     found = _find(history, final)
     for one in found:
         _check_ending(one)
-    _check_source_reads(history, found)
+    again = _check_source_reads(history, found)
     for source, offset in read.items():
-        _check_rows([one for one in found if one.attempt.source == source], source, offset)
+        _check_rows([one for one in found if one.attempt.source == source], source, offset, again.get(source, range(0)))
     _check_delivered(history, final)
     _check_repeats(history, found)
     _check_prepared(history, found)
@@ -115,19 +115,26 @@ def _check_ending(one: _Found) -> None:
         )
 
 
-def _check_rows(found: Sequence[_Found], source: Place, read: int) -> None:
-    """The rows of committed transactions have no gaps up to the committed offset of the source."""
+def _check_rows(found: Sequence[_Found], source: Place, read: int, again: range) -> None:
+    """The rows of committed transactions have no gaps up to the committed offset of the source. Each has one
+    transaction; those in `again` may have several.
+    """
     committed = [one.attempt for one in found if one.is_committed and one.attempt.rows]
     times = Counter(row for attempt in committed for row in attempt.rows)
     for row in range(max((*times, read - 1), default=-1) + 1):
-        if times[row] == (1 if row < read else 0):
+        if times[row] == (1 if row < read else 0) or (row in again and row < read and times[row] > 1):
             continue
         names = [attempt.name for attempt in committed if row in attempt.rows]
         raise Violation(ONCE, f"row {row} of {source} is in {names or 'nothing'}; the committed offset is {read}")
 
 
-def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) -> None:
-    """Every committed offset that was read comes from a committed transaction, and is recent enough."""
+def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) -> dict[Place, range]:
+    """Every committed offset that was read comes from a committed transaction, and is recent enough.
+
+    A coordinator that was replaced may return an older one until its lease is over. An instance that goes on from there
+    transforms rows again, and its commit takes the offset back. Returns these rows.
+    """
+    again: dict[Place, range] = {}
     ends: dict[Place, dict[int, _Found]] = {}
     for one in found:
         if one.is_committed and one.attempt.rows:
@@ -143,12 +150,19 @@ def _check_source_reads(history: TransactionHistory, found: Sequence[_Found]) ->
         for end, one in known.items():
             ended_s = one.attempt.ended_s
             is_known = one.attempt.ending is Ending.COMMITTED and ended_s is not None and ended_s < read.begun_s
-            if is_known and end > read.offset:
+            if not is_known or end <= read.offset:
+                continue
+            known_again = again.get(read.source, range(read.offset, read.offset))
+            if read.is_excused:
+                first, after = min(known_again.start, read.offset), max(known_again.stop, end)
+                again[read.source] = range(first, after)
+            elif end > known_again.stop or read.offset < known_again.start:
                 raise Violation(
                     OFFSETS,
                     f"{one.attempt.name} committed {end} for {read.source} at {ended_s} s, but {read.offset} was read "
                     f"at {read.begun_s:.3f} s",
                 )
+    return again
 
 
 def _check_delivered(history: TransactionHistory, final: Mapping[Place, Sequence[Ended]]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from penstock.coordination.shard_host import partition_of
 from penstock.core.metadata.image import MetadataImage, PartitionState, TopicState
 from penstock.core.metadata.partition_change import Standing, Wanted
 from penstock.core.metadata.records import BrokerRegistered, MetadataRecord, PartitionChanged, TopicDeleted
@@ -300,7 +301,8 @@ class ReplicaEars:
             if before.partition_epoch >= self._replicas.get(key, (-1, ()))[0]:  # the first node to learn of it
                 self._note_unclean(key, before, changed)
             state: PartitionState = change(before, changed)
-            self._leases.decided(key, state.leader_epoch, self._loop.world_time())
+            leaders = before.leader, state.leader
+            self._leases.decided(key, state.leader_epoch, leaders, self._loop.world_time())
             if state.partition_epoch > self._replicas.get(key, (-1, ()))[0]:
                 self._replicas[key] = state.partition_epoch, state.replicas
             return state
@@ -405,6 +407,20 @@ class ReplicaEars:
             self._answered(self._loop.time())
 
         return overheard
+
+    def may_not_know(self, number: int, topic: str, key: str) -> bool:
+        """Whether this broker was the coordinator of `key` until a short while ago, and may not know that it no longer
+        is.
+        """
+        process = self._cluster.machines[number].process
+        awake_s = self._loop.world_time() - (process.slept_ns / NS if process is not None else 0)
+        for node in self._cluster.nodes.values():
+            known = node.membership.image.topics.get(topic)
+            if known is not None:
+                session_s = self._cluster.nodes[number].config.broker_session_timeout_ms / 1000
+                place = known.topic_id.hex(), partition_of(key, len(known.partitions))
+                return self._leases.may_not_know(place, number, awake_s, session_s)
+        return False
 
     def _answered(self, sent_s: float) -> None:
         process = current_process()

@@ -100,6 +100,8 @@ class SourceRead(NamedTuple):
     offset: int
     begun_s: float
     ended_s: float
+    is_excused: bool = False
+    """The coordinator had been replaced shortly before, and could not know."""
 
 
 class Delivered(NamedTuple):
@@ -118,6 +120,8 @@ class TransactionHistory:
     """By transactional id."""
     begun: list[Begun] = field(default_factory=list)
     source_reads: list[SourceRead] = field(default_factory=list)
+    may_not_know: Callable[[str, str], bool] = lambda host, group: False
+    """Whether the broker on this host was replaced as the coordinator of the group so recently that it may not know."""
     delivered: dict[Place, dict[int, Delivered]] = field(default_factory=dict)
     audited: dict[Place, frozenset[int]] = field(default_factory=dict)
     """In the end: the offsets that a reader of committed records was given."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from penstock.coordination.groups import OFFSETS_TOPIC
 from penstock.core.metadata.image import RESOURCE_BROKER, RESOURCE_TOPIC
 from penstock.records.batch import BatchHeader, read_header
 from penstock.replica.partition import Partition
@@ -67,6 +68,10 @@ class Watch:
                 yield
         finally:
             self._loop.after_turn = None
+
+    def may_not_know(self, host: str, group: str) -> bool:
+        """Whether the broker there was replaced as the group's coordinator so recently that it may not know."""
+        return self._replica_ears.may_not_know(int(host.rpartition("-")[2]), OFFSETS_TOPIC, group)
 
     def excuse(self, number: int) -> None:
         """Its disk was damaged: missing records are not a broker's fault."""

@@ -333,5 +333,6 @@ class Transformer:
         if found.error_code:
             raise ApiError(ErrorCode(found.error_code), f"the offset of {self._source}")
         offset = max(found.committed_offset, 0)
-        self._history.source_reads.append(SourceRead(self._source, offset, begun_s, self._history.time()))
+        is_excused = self._history.may_not_know(address[0], GROUP)
+        self._history.source_reads.append(SourceRead(self._source, offset, begun_s, self._history.time(), is_excused))
         return offset

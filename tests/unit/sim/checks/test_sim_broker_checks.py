@@ -293,9 +293,9 @@ def test_a_snapshot_is_what_its_entries_make() -> None:
 
 def test_a_leader_that_was_replaced_stops_in_time() -> None:
     leases = LeaseChecker()
-    leases.decided(("aa", 0), 4, now_s=10.0)
-    leases.decided(("aa", 0), 5, now_s=20.0)
-    leases.decided(("aa", 0), 5, now_s=29.0)  # another node hears of it
+    leases.decided(("aa", 0), 4, (1, 1), now_s=10.0)
+    leases.decided(("aa", 0), 5, (1, 2), now_s=20.0)
+    leases.decided(("aa", 0), 5, (1, 2), now_s=29.0)  # another node hears of it
     leases.appended(1, "t-0", ("aa", 0), 5, now_s=90.0, session_s=2.0)
     leases.appended(2, "t-0", ("aa", 0), 4, now_s=24.4, session_s=2.0)
     leases.appended(2, "t-1", ("aa", 1), 0, now_s=90.0, session_s=2.0)
@@ -303,6 +303,18 @@ def test_a_leader_that_was_replaced_stops_in_time() -> None:
         leases.appended(2, "t-0", ("aa", 0), 4, now_s=24.6, session_s=2.0)
     with pytest.raises(Violation, match=r"epoch 4 was decided 4\.6 s ago"):
         leases.appended(3, "t-0", ("aa", 0), 3, now_s=14.6, session_s=2.0)
+
+
+def test_a_leader_that_was_replaced_may_not_know_for_a_while() -> None:
+    leases = LeaseChecker()
+    leases.decided(("aa", 0), 5, (1, 2), now_s=20.0)
+    leases.decided(("aa", 0), 6, (2, 3), now_s=30.0)
+    assert leases.may_not_know(("aa", 0), 1, now_s=24.4, session_s=2.0)
+    assert not leases.may_not_know(("aa", 0), 1, now_s=24.6, session_s=2.0)
+    assert leases.may_not_know(("aa", 0), 2, now_s=34.4, session_s=2.0)
+    assert not leases.may_not_know(("aa", 0), 3, now_s=30.1, session_s=2.0), "it leads"
+    assert not leases.may_not_know(("aa", 0), 4, now_s=30.1, session_s=2.0), "it has never led"
+    assert not leases.may_not_know(("aa", 1), 1, now_s=24.4, session_s=2.0)
 
 
 def test_who_hears_nothing_of_a_controller_takes_nothing_in() -> None:

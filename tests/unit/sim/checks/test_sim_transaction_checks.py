@@ -110,6 +110,38 @@ def test_an_offset_that_nobody_committed_or_an_older_one_is_named(told: int) -> 
         story.check()
 
 
+def test_a_coordinator_that_was_replaced_may_return_an_older_offset() -> None:
+    """What an instance makes of it comes twice, and takes the offset back; nothing else may."""
+    story = Story()
+    story.committed(range(2))
+    story.committed(range(2, 4))
+    story.history.source_reads.append(SourceRead(SOURCE, 2, story.time + 1, story.time + 2, is_excused=True))
+    story.check()
+    story.time += 2
+    story.committed(range(2, 3))
+    story.history.source_reads.append(SourceRead(SOURCE, 3, story.time + 1, story.time + 2))
+    story.time += 2
+    story.committed(range(3, 5))
+    story.check()
+    story.committed(range(4, 5))
+    with pytest.raises(Violation, match=ONCE):
+        story.check()
+
+
+@pytest.mark.parametrize("told", [0, 2])
+def test_an_excuse_covers_no_other_reader(told: int) -> None:
+    story = Story()
+    story.committed(range(2))
+    story.committed(range(2, 4))
+    story.history.source_reads.append(SourceRead(SOURCE, 2, story.time + 1, story.time + 2, is_excused=True))
+    story.time += 2
+    if told:
+        story.committed(range(4, 6))
+    story.history.source_reads.append(SourceRead(SOURCE, told, story.time + 1, story.time + 2))
+    with pytest.raises(Violation, match=OFFSETS):
+        story.check()
+
+
 def test_what_was_delivered_stays_committed() -> None:
     story = Story()
     aborted = story.attempt(Ending.ABORTED, range(0), lies={LEFT: False})
