@@ -116,7 +116,7 @@ def test_abort_by_transactional_id_fences_the_producer(cli: CommandLine, penstoc
         assert (refused.code, refused.err) == (1, "Nothing was changed.\n")
         assert f"{name} is Ongoing in {made}-0." in refused.out
         done = cli("transactions", "abort", "--transactional-id", name, "--yes").lines
-        assert done[0].startswith(f"Aborted the transaction of {name}. The epoch of producer ")
+        assert done[0].startswith(f"Aborted the transaction of {name}. Its producer is fenced: the epoch of producer ")
         with pytest.raises(confluent_kafka.KafkaException) as fenced:
             producer.commit_transaction(10)
         assert fenced.value.args[0].code() == confluent_kafka.KafkaError._FENCED

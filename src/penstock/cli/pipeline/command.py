@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from penstock.cli.output import show_json
+from penstock.cli.output import confirmed, show_json
 from penstock.cli.pipeline.job_command import master_option
 from penstock.cli.pipeline.jobs import JOBS
 from penstock.cli.pipeline.output import (
@@ -423,7 +423,7 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
                 say(f"  {project.relative(path)}/")
             if plan.sinks:
                 say(f"The next run sends everything to {', '.join(plan.sinks)} again. The present data there stays.")
-            if not yes and not click.confirm("Continue?"):
+            if not yes and not confirmed("Continue?"):
                 say("Nothing was changed.")
                 return 1
             queries = all_queries(plan.checkpoints)

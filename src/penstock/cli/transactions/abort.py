@@ -56,8 +56,10 @@ def fence(admin: TransactionAdmin, transactional_id: str, *, ask: bool, as_json:
             }
         )
     else:
-        what = "Aborted the transaction of" if known.state == "Ongoing" else "No transaction was open: fenced"
-        click.echo(f"{what} {transactional_id}. The epoch of producer {producer_id} is {epoch} now.")
+        was_open = known.state == "Ongoing"
+        none_open = f"No transaction of {transactional_id} was open."
+        done = f"Aborted the transaction of {transactional_id}." if was_open else none_open
+        click.echo(f"{done} Its producer is fenced: the epoch of producer {producer_id} is {epoch} now.")
     return True
 
 

@@ -257,12 +257,14 @@ def find_hanging(target: Target, topic: str | None, partition: int | None, max_a
 )
 @click.option("--partition", type=NUMBER, help="Number of the partition.")
 @click.option("--start-offset", type=Number(0, INT64_MAX), help="First offset of the transaction there.")
-@click.option("--producer-id", type=PRODUCER_ID, help="Its producer id, instead of the offset.")
+@click.option("--producer-id", type=PRODUCER_ID, help="Producer id of the transaction, in place of the offset.")
 @click.option("--producer-epoch", type=EPOCH, help="The epoch of that producer; needed with --producer-id.")
 @click.option(
     "--coordinator-epoch", type=NUMBER, help="Coordinator epoch of the marker (default: the last one in the partition)."
 )
-@click.option("--force", is_flag=True, help="Abort in this partition alone, although a coordinator will end it.")
+@click.option(
+    "--force", is_flag=True, help="Abort in this partition alone, even if a coordinator knows the transaction."
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @cluster_command

@@ -136,6 +136,15 @@ def test_reset_says_what_goes_and_asks(
     assert cli(*words, "--yes").lines == ["There is nothing to reset."]
 
 
+def test_reset_that_nobody_can_confirm(
+    cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter
+) -> None:
+    directory = checkpoint("output_topic", "results", [{"0": 5}])
+    ran = cli("pipeline", "reset", "--project", str(project.root))
+    assert (ran.code, ran.err) == (1, "penstock: nothing was changed: nobody can answer, so give --yes\n")
+    assert directory.exists()
+
+
 def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoint: CheckpointWriter) -> None:
     directory = checkpoint("output_topic", "results", [{"0": 5}])
     words = ("pipeline", "reset", "--project", str(project.root), "--json")
