@@ -53,6 +53,8 @@ class ScriptedCluster:
                 Partition(2, [2, 3], [2, 3]),
             ]
         }
+        self.leader_epoch = -1
+        """Of every partition, in the metadata."""
         self.moves: dict[tuple[str, int], tuple[list[int], list[int]]] = {}
         self.sizes: dict[tuple[int, str, int], int] = {}
         self.voters = [1, 2]
@@ -104,6 +106,7 @@ class ScriptedCluster:
                         MetadataResponsePartition(
                             partition_index=index,
                             leader_id=one.leader,
+                            leader_epoch=self.leader_epoch,
                             replica_nodes=one.replicas,
                             isr_nodes=one.isr,
                         )

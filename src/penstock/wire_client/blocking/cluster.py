@@ -129,7 +129,7 @@ class BlockingCluster:
 
     # -- topics -------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+    def topics(self, names: Iterable[str] | None = None, timeout_s: float | None = None) -> dict[str, TopicMetadata]:
         """All topics, or those of `names` that exist, requested now. Raises ApiError for an invalid name."""
         asked = None if names is None else sorted(set(names))
         if asked is not None and not asked:
@@ -139,7 +139,7 @@ class BlockingCluster:
             answer = self._metadata(asked, deadline)
             return {entry.name or "": self._learn(entry) for entry in answer.topics if _exists(entry)}
 
-        return self.until_done(ask)
+        return self.until_done(ask, timeout_s)
 
     def topic(self, name: str, timeout_s: float | None = None) -> TopicMetadata:
         """A topic's metadata, at most 30 s old. Raises ApiError(UNKNOWN_TOPIC_OR_PARTITION)."""
@@ -153,12 +153,14 @@ class BlockingCluster:
         """The partition's leader. One attempt: raises ApiError, also during an election."""
         return Leader(self._leader(tp, deadline).node_id, self.leader_epoch(tp))
 
-    def known_leaders(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Leader]:
+    def known_leaders(
+        self, partitions: Collection[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, Leader]:
         """The leaders by the metadata, without waiting for an election: a partition without a leader is left out.
 
         Metadata that is missing or old is requested for all topics at once.
         """
-        self.topics({tp.topic for tp in partitions if self.known_topic(tp.topic) is None})
+        self.topics({tp.topic for tp in partitions if self.known_topic(tp.topic) is None}, timeout_s)
         infos = {topic: self.known_topic(topic) for topic in {tp.topic for tp in partitions}}
         found: dict[TopicPartition, Leader] = {}
         for tp in partitions:
@@ -241,9 +243,11 @@ class BlockingCluster:
         """
         return leader_calls.list_offsets(self, wanted, read_committed=read_committed)
 
-    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
         """Where the records up to these leader epochs end in the present logs. Raises ApiError."""
-        return leader_calls.epoch_ends(self, epochs)
+        return leader_calls.epoch_ends(self, epochs, timeout_s)
 
     def first_batches(
         self, positions: Mapping[TopicPartition, int], partition_bytes: int

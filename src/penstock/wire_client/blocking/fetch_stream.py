@@ -70,6 +70,11 @@ class FetchedChunk(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
 
+    @classmethod
+    def of(cls, data: PartitionData, records: memoryview) -> FetchedChunk:
+        aborted = [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()]
+        return cls(records, aborted, data.high_watermark, data.last_stable_offset, data.log_start_offset)
+
 
 class FetchStream:
     """The batches from `start` up to `end`, which the log must reach within `SHORT_S`.
@@ -159,8 +164,8 @@ class FetchStream:
                     return self._take(data)
                 elif data.high_watermark < self._end:
                     reason = self._too_short(data.high_watermark)
-                elif self._readable(data) < self._end:
-                    reason = f"its log is committed only up to offset {self._readable(data)}"
+                elif readable(data, self._read_committed) < self._end:
+                    reason = f"its log is committed only up to offset {readable(data, self._read_committed)}"
                 elif self._is_hole():
                     self._position = self._end
                     return None
@@ -186,24 +191,12 @@ class FetchStream:
         assert isinstance(records, memoryview)
         self._lent = records
         begin = self._position
-        self._position = max(begin, _offset_after(records, begin))
+        self._position = max(begin, offset_after(records, begin))
         if self._position > begin:
             self._record_bytes = len(records) / (self._position - begin)
             if self._position < self._end:
                 self._ask_ahead()
-        return FetchedChunk(
-            records,
-            [(entry.producer_id, entry.first_offset) for entry in data.aborted_transactions or ()],
-            data.high_watermark,
-            data.last_stable_offset,
-            data.log_start_offset,
-        )
-
-    def _readable(self, data: PartitionData) -> int:
-        """The offset up to which this reader may read."""
-        if self._read_committed and data.last_stable_offset >= 0:
-            return data.last_stable_offset
-        return data.high_watermark
+        return FetchedChunk.of(data, records)
 
     def _is_hole(self) -> bool:
         """Whether compaction left nothing up to the end, as the answer has no records despite readable offsets.
@@ -340,7 +333,12 @@ class FetchStream:
         return f"{self._tp.topic}-{self._tp.partition}"
 
 
-def _offset_after(records: memoryview, position: int) -> int:
+def readable(data: PartitionData, read_committed: bool) -> int:
+    """The offset up to which a reader may read."""
+    return data.last_stable_offset if read_committed and data.last_stable_offset >= 0 else data.high_watermark
+
+
+def offset_after(records: memoryview, position: int) -> int:
     """The offset after the last whole batch; `position` if there is none. The decoder detects damage."""
     at, size, after = 0, len(records), position
     unpack = _WALK.unpack_from

@@ -59,7 +59,10 @@ class LeaderQuestion(Generic[A, R, T]):
 
 
 def ask_leaders(
-    cluster: BlockingCluster, asked: Mapping[TopicPartition, A], question: LeaderQuestion[A, R, T]
+    cluster: BlockingCluster,
+    asked: Mapping[TopicPartition, A],
+    question: LeaderQuestion[A, R, T],
+    timeout_s: float | None = None,
 ) -> dict[TopicPartition, T]:
     """Partitions with an error are asked again as long as it may pass. Raises ApiError, WireClientError."""
     found: dict[TopicPartition, T] = {}
@@ -72,7 +75,7 @@ def ask_leaders(
             raise min(failures, key=_weight)
         return found
 
-    return cluster.until_done(ask) if asked else {}
+    return cluster.until_done(ask, timeout_s) if asked else {}
 
 
 def _ask_once(
@@ -135,11 +138,13 @@ def list_offsets(
     return ask_leaders(cluster, wanted, LeaderQuestion(Api.LIST_OFFSETS, ListOffsetsResponse, request, read))
 
 
-def epoch_ends(cluster: BlockingCluster, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+def epoch_ends(
+    cluster: BlockingCluster, epochs: Mapping[TopicPartition, int], timeout_s: float | None = None
+) -> dict[TopicPartition, EpochEnd]:
     question = LeaderQuestion(
         Api.OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochResponse, epoch_ends_request, read_epoch_ends
     )
-    return ask_leaders(cluster, epochs, question)
+    return ask_leaders(cluster, epochs, question, timeout_s)
 
 
 def first_batches(
@@ -151,7 +156,7 @@ def first_batches(
     larger than `partition_bytes` (the first partition of a fetch always has an answer).
     """
     deadline = time.monotonic() + timeout_s
-    leaders = cluster.known_leaders(positions.keys())
+    leaders = cluster.known_leaders(positions.keys(), timeout_s)
     terms = FetchTerms(max_wait_ms=0, min_bytes=1, max_bytes=SAMPLES_BYTES, read_committed=False)
 
     def request(asked: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]) -> Message:

@@ -52,3 +52,13 @@ def fetch_request(
             FetchTopic(topic=topic, topic_id=topic_id or NULL_UUID, partitions=asked) for topic, asked in topics.items()
         ],
     )
+
+
+def joint_fetch_request(
+    positions: Mapping[TopicPartition, FetchFrom], terms: FetchTerms, topic_ids: Mapping[str, bytes]
+) -> FetchRequest:
+    """For partitions of any topics. `topic_ids`: for versions without topic names, else empty."""
+    request = fetch_request(positions, terms)
+    for topic in request.topics:
+        topic.topic_id = topic_ids.get(topic.topic, NULL_UUID)
+    return request
