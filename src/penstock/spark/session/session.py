@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model.errors import ConfigError
+from penstock.spark.options.cores import CORES_VARIABLE, cores_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ def config_for(master: str | None = None, *, fast_start: bool = False) -> dict[s
         settings[_DRIVER_OPTIONS] = " ".join(java)
     if is_local(master):
         settings |= _LOCAL
-        settings["spark.sql.shuffle.partitions"] = str(_cores(master))
+        settings["spark.sql.shuffle.partitions"] = str(cores_of({"spark.master": master}))
     return settings
 
 
@@ -140,7 +141,7 @@ def session(
     if _DRIVER_OPTIONS in told and _DRIVER_OPTIONS in settings:
         told[_DRIVER_OPTIONS] = f"{settings[_DRIVER_OPTIONS]} {told[_DRIVER_OPTIONS]}"
     settings |= {**told, "spark.app.name": app_name}
-    warm_up = _prepare(settings["spark.master"])
+    warm_up = _prepare(settings["spark.master"], cores_of(settings))
     if not is_local(settings["spark.master"]):
         settings.setdefault(_EXECUTORS_PYTHON, os.environ["PYSPARK_PYTHON"])
     try:
@@ -155,12 +156,15 @@ def session(
     return spark
 
 
-def _prepare(master: str) -> WarmUp | None:
+def _prepare(master: str, cores: int | None) -> WarmUp | None:
     """Sets the environment for Spark; workers on this machine inherit it from the JVM."""
     from penstock.spark.cache.warmup import WarmUp, place_numba_cache
     from penstock.spark.session.interpreter import worker_python
     from penstock.spark.session.java import use_java
 
+    os.environ.pop(CORES_VARIABLE, None)
+    if cores is not None:
+        os.environ[CORES_VARIABLE] = str(cores)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise the JVM already runs
         asked_for = os.environ.get("JAVA_HOME")
         java = use_java()
@@ -247,10 +251,3 @@ def _refuse_connect(master: str | None) -> None:
                 f"{name}={value} is a Spark Connect server, whose settings were fixed at its start: "
                 "use SparkSession.builder.remote(...) for it, and start the server with config_for()."
             )
-
-
-def _cores(master: str) -> int:
-    found = re.match(r"local\[(\*|\d+)", master)
-    if found is None:
-        return 1
-    return len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1])

@@ -11,13 +11,14 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.spark.options.cores import known_cores
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner, Resolved, retention_loss
 from penstock.spark.source.positions import EARLIEST, LATEST, AtOffsets
 from penstock.spark.source.pushdown import Bounds, PushFilters
-from penstock.spark.source.splits import Split, cut
+from penstock.spark.source.splits import Split, SplitGroup, cut, together
 
 PLANNING_TIMEOUT_S = 20.0
 """A user waits at a prompt: long enough for a broker to restart, too short to wait for a wrong address."""
@@ -34,15 +35,16 @@ class PenstockBatchReader(DataSourceReader):
         from penstock.spark.worker import cluster_for
 
         planner = OffsetPlanner(self._options, cluster_for(self._options.cluster, PLANNING_TIMEOUT_S))
-        return plan(self._options, planner, self._bounds)
+        splits = plan(self._options, planner, self._bounds)
+        return together(splits, known_cores(), self._options.min_partitions, self._options.max_records_per_partition)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from penstock.spark.source.reading import read_split
+        from penstock.spark.source.reading import read_task
 
-        if not isinstance(partition, Split):
+        if not isinstance(partition, Split | SplitGroup):
             # Spark's placeholder when there is nothing to read.
             return iter(())
-        return read_split(partition, self._options, arrow_schema(self._schema))
+        return read_task(partition, self._options, arrow_schema(self._schema))
 
 
 def plan(options: SourceOptions, planner: OffsetPlanner, bounds: Bounds) -> list[Split]:

@@ -12,6 +12,9 @@ The group belongs to the query and is restored from the checkpoint after a resta
 `"cluster"` is the id of the cluster, and `"isolation": "read_committed"` says that the query does not read beyond the
 last stable offset. They are for those who compute the lag from a checkpoint. Both are optional.
 
+`"tasks"` is the number of tasks for which small ranges of the batch are put together, so that a repeated batch is
+divided as before, even on another machine. Without it each range is a task.
+
 Spark logs only the ends of batches, so the start of a batch is the end of the one before. Where it is not, the end also
 has the start: `"begin": {"clicks": {"0": 0, "1": 0}}`. These are all partitions in a query's first batch, partitions
 that the query has not read before, and partitions where retention has passed the query. If such a batch is repeated, it
@@ -63,6 +66,7 @@ class SourceOffset:
     """Known leader epochs."""
     cluster: str = ""
     read_committed: bool = False
+    tasks: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         topics: dict[str, Any] = {}
@@ -79,6 +83,8 @@ class SourceOffset:
             found["cluster"] = self.cluster
         if self.read_committed:
             found["isolation"] = READ_COMMITTED
+        if self.tasks is not None:
+            found["tasks"] = self.tasks
         if self.begin is not None:
             found["begin"] = {}
             for tp in sorted(self.begin):
@@ -101,7 +107,8 @@ class SourceOffset:
             positions, epochs = dict(_numbers(given, "partitions")), dict(_numbers(given, "epochs"))
             cluster, is_committed = str(given.get("cluster", "")), given.get("isolation") == READ_COMMITTED
             group, topic_ids = str(given["group"]), dict(_ids(given))
-            return cls(group, topic_ids, positions, is_initial, begin, epochs, cluster, is_committed)
+            tasks = int(given["tasks"]) if "tasks" in given else None
+            return cls(group, topic_ids, positions, is_initial, begin, epochs, cluster, is_committed, tasks)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UnreadableOffset(f"the checkpoint has no readable offsets ({error!r}): {given}") from None
 

@@ -33,6 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.model.topic_partition import TopicPartition
+from penstock.spark.options.cores import known_cores
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
@@ -42,7 +43,7 @@ from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
 from penstock.spark.source.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
-from penstock.spark.source.splits import Split, cut, ranges_between
+from penstock.spark.source.splits import Split, SplitGroup, cut, ranges_between, together
 
 IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
 """The shortest interval between requests for the ends of the logs. Earlier calls wait."""
@@ -59,8 +60,11 @@ class StreamDriver:
         sizes: RecordSizes,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        tasks: int | None = None,
     ) -> None:
+        """`tasks`: how many tasks Spark runs at the same time."""
         self._options = options
+        self._tasks = tasks
         self._planner = planner
         self._progress = progress
         self._sizes = sizes
@@ -105,6 +109,7 @@ class StreamDriver:
         if positions is None:
             waiting = replace(start, group=group, is_initial=False)
             return replace(waiting, begin=start.positions) if start.is_initial else waiting
+        ends = replace(ends, tasks=self._tasks)
         if start.is_initial:
             return replace(ends, positions=positions, begin=begin)
         is_same = (group, ends.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
@@ -200,14 +205,16 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if ends is None else ends.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = ranges_between(SourceOffset.from_json(start), SourceOffset.from_json(end))
-        return cut(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        planned = SourceOffset.from_json(end)
+        least, most = self._options.min_partitions, self._options.max_records_per_partition
+        splits = cut(ranges_between(SourceOffset.from_json(start), planned), least, most)
+        return together(splits, planned.tasks, least, most)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        from penstock.spark.source.reading import read_split
+        from penstock.spark.source.reading import read_task
 
-        assert isinstance(partition, Split)
-        return read_split(partition, self._options, arrow_schema(self._schema))
+        assert isinstance(partition, Split | SplitGroup)
+        return read_task(partition, self._options, arrow_schema(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
         self._running().committed(SourceOffset.from_json(end))
@@ -223,4 +230,5 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
     looking = BlockingCluster(where.bootstrap, where.client_id, where.security, LOOK_TIMEOUT_S)
     sizes = RecordSizes(lambda positions: looking.first_batches(positions, SAMPLE_BYTES))
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
-    return StreamDriver(options, OffsetPlanner(options, cluster), GroupProgress(committing), sizes)
+    planner = OffsetPlanner(options, cluster)
+    return StreamDriver(options, planner, GroupProgress(committing), sizes, tasks=known_cores())

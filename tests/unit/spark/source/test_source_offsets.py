@@ -84,9 +84,9 @@ def test_leader_epochs_are_optional() -> None:
     assert SourceOffset.from_json(given) == SourceOffset("g", {"a": A}, positions)
 
 
-def test_cluster_and_isolation_level_are_optional() -> None:
-    known = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1}, cluster="c1", read_committed=True)
+def test_cluster_and_isolation_level_and_tasks_are_optional() -> None:
+    known = SourceOffset("g", {"a": A}, {TopicPartition("a", 0): 1}, cluster="c1", read_committed=True, tasks=4)
     given = json.loads(json.dumps(known.to_json()))
-    assert (given["cluster"], given["isolation"]) == ("c1", "read_committed")
+    assert (given["cluster"], given["isolation"], given["tasks"]) == ("c1", "read_committed", 4)
     assert SourceOffset.from_json(given) == known
-    assert "isolation" not in SourceOffset("g", {}, {}).to_json()
+    assert not {"cluster", "isolation", "tasks"} & SourceOffset("g", {}, {}).to_json().keys()

@@ -7,23 +7,28 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
+from penstock.sdk import BlockingAdmin
 from penstock.spark.source import reading
 from penstock.spark.source.columns import arrow_schema, source_schema
 from penstock.spark.source.offsets import DataLoss
 from penstock.spark.source.options import SourceOptions
-from penstock.spark.source.reading import read_split
-from penstock.spark.source.splits import Split
+from penstock.spark.source.reading import joined, read_split, read_task
+from penstock.spark.source.splits import Split, SplitGroup
 from penstock.testing import Broker
 from penstock.wire_client.blocking import connection, fetch_stream
 from penstock.wire_client.blocking.connection import ReceiveBuffer
 from penstock.wire_client.blocking.fetch_stream import FetchedChunk
+from penstock.wire_client.blocking.joint_fetch import JointFetch
 from penstock.wire_client.requests.errors import LogTruncated, NoSuchTopic, OffsetOutOfRange, TopicRecreated
 
 
@@ -185,6 +190,104 @@ def test_chunks_of_a_split_share_one_block_of_memory(monkeypatch: pytest.MonkeyP
         assert offsets(0, 400, **small) == list(range(400))
     assert len(blocks) > 5
     assert len({id(block) for block in blocks}) == 1
+
+
+# -- several splits in a task -----------------------------------------------------------------
+
+
+class Rows:
+    """What tasks with several splits read of a topic in a broker, by partition."""
+
+    def __init__(self, broker: Broker, topic: str, **options: str) -> None:
+        given = {"subscribe": topic, "kafka.bootstrap.servers": broker.bootstrap_servers} | options
+        self.options = SourceOptions.for_batch(given)
+        self.topic = topic
+        self.batches: list[int] = []
+        """The rows of each Arrow batch."""
+
+    def __call__(self, *edges: tuple[int, int]) -> dict[int, list[int]]:
+        splits = tuple(Split(self.topic, number, *edge) for number, edge in enumerate(edges))
+        found: dict[int, list[int]] = {}
+        for batch in read_task(SplitGroup(splits), self.options, arrow_schema(source_schema(False))):
+            self.batches.append(batch.num_rows)
+            for row in batch.to_pylist():
+                assert (row["topic"], row["value"]) == (self.topic, b"%d-%d" % (row["partition"], row["offset"]))
+                found.setdefault(row["partition"], []).append(row["offset"])
+        return found
+
+
+def produce(broker: Broker, topic: str, partitions: int, records: int) -> None:
+    with BlockingAdmin(broker.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "batch.num.messages": 10})
+    for number in range(records):
+        for partition in range(partitions):
+            producer.produce(topic, b"%d-%d" % (partition, number), partition=partition)
+    assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "spare_the_heap", lambda kind: None)
+
+
+@pytest.mark.usefixtures("spared")
+def test_splits_of_a_task_are_read_together(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    produce(penstock_broker, "read-together", 4, 50)
+    read = Rows(penstock_broker, "read-together")
+    monkeypatch.setattr(reading, "read_split", None)  # nothing is left for it
+    edges = [(0, 50), (13, 14), (7, 7), (49, 50)]
+    assert read(*edges) == {number: list(range(*edge)) for number, edge in enumerate(edges) if edge[0] < edge[1]}
+    assert read.batches == [52], "small batches of several partitions are one"
+
+
+@pytest.mark.usefixtures("spared")
+def test_split_with_a_loss_beside_others(penstock_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    produce(penstock_broker, "read-around", 3, 20)
+    admin = AdminClient({"bootstrap.servers": penstock_broker.bootstrap_servers})
+    (deleted,) = admin.delete_records([KafkaPartition("read-around", 1, 12)]).values()
+    deleted.result(30)
+    with pytest.raises(DataLoss, match="partition 1 of 'read-around' no longer has offset 5"):
+        Rows(penstock_broker, "read-around")((0, 20), (5, 20), (3, 9))
+    found = Rows(penstock_broker, "read-around", failOnDataLoss="false")((0, 20), (5, 20), (3, 9))
+    assert found == {0: list(range(20)), 1: list(range(12, 20)), 2: list(range(3, 9))}
+    assert "no longer has offset 5: the first available offset is 12. Continuing" in caplog.text
+
+
+@pytest.mark.usefixtures("spared")
+@pytest.mark.parametrize("failing", [{0}, {2}, {0, 1, 2, 3}])
+def test_rest_of_each_split_is_read_alone(
+    penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch, failing: set[int]
+) -> None:
+    """After the first chunk nothing more comes for these partitions, as after a lost leader."""
+    topic = f"read-alone-{len(failing)}-{min(failing)}"
+    produce(penstock_broker, topic, 4, 60)
+
+    class Failing(JointFetch):
+        def __iter__(self) -> Iterator[tuple[int, FetchedChunk]]:
+            seen: set[int] = set()
+            for index, chunk in super().__iter__():
+                if index not in failing & seen:
+                    yield index, chunk
+                seen.add(index)
+
+    monkeypatch.setattr(reading, "JointFetch", Failing)
+    read = Rows(penstock_broker, topic, **{"kafka.fetch.max.bytes": "400"})
+    assert read(*[(0, 60)] * 4) == {number: list(range(60)) for number in range(4)}
+
+
+def test_large_batches_are_not_copied() -> None:
+    def batch(rows: int, size: int = 1) -> Any:
+        return pa.RecordBatch.from_pydict({"value": [b"x" * size] * rows})
+
+    large = batch(5000)
+    found = list(joined([batch(1), batch(2), large, batch(3), batch(4)]))
+    assert [one.num_rows for one in found] == [3, 5000, 7]
+    assert found[1] is large
+    # Rows and bytes of a batch are limited.
+    assert [one.num_rows for one in joined([batch(900)] * 12)] == [9900, 900]
+    assert [one.num_rows for one in joined([batch(1, 900_000)] * 5)] == [4, 1]
+    assert list(joined([])) == []
 
 
 def test_lookup_of_the_source_imports_little() -> None:
