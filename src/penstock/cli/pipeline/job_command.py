@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +18,9 @@ from penstock.cli.reach.connection import NoBroker, Target, client_settings, com
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.spark.jobs.clusters import Brokers
     from penstock.spark.jobs.replay_sources import OffsetRange
-    from penstock.spark.jobs.running import JobProgress, Stop
+    from penstock.spark.jobs.running import JobProgress, JobRun, Stop
 
 P = ParamSpec("P")
 
@@ -32,7 +30,7 @@ FAILED = 3
 
 @dataclass(slots=True)
 class Terminal:
-    """The options and output of a job. With --json the only output is one object at the end."""
+    """The options and output of a job, and its audience. With --json the only output is one object at the end."""
 
     as_json: bool
     master: str | None
@@ -52,13 +50,15 @@ class Terminal:
         self.say(f"  {_described(progress)}")
 
     @contextmanager
-    def spark(self, name: str, log_path: Path, config: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    def running(self, name: str, log_path: Path) -> Iterator[JobRun]:
+        """Starts Spark; from then on SIGINT and SIGTERM stop the job in order."""
         from penstock.spark.jobs.host import spark_for
+        from penstock.spark.jobs.running import JobRun
 
         self.log_path = log_path
         self.say(f"Starting Spark (it writes to {log_path})")
-        with spark_for(name, log_path, self.master, fast_start=self.fast_start, config=config) as spark:
-            yield spark
+        with spark_for(name, log_path, self.master, fast_start=self.fast_start) as spark, self.stopping() as stop:
+            yield JobRun(spark, stop, self)
 
     @contextmanager
     def stopping(self) -> Iterator[Stop]:

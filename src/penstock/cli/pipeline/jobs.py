@@ -88,16 +88,23 @@ def archive(
         return _compact(terminal, job, merge_files)
     names = topics_of(topics)
     job = ArchiveJob(
-        brokers_of(target), names, directory, follow, date_column, max_file_mb << 20, checkpoint, allow_gaps
+        brokers_of(target),
+        names,
+        directory,
+        follow=follow,
+        date_column=date_column,
+        max_file_bytes=max_file_mb << 20,
+        checkpoint=checkpoint,
+        allow_gaps=allow_gaps,
     )
     found = job.check()
     terminal.facts |= {"archive": str(job.archive.directory), "group": job.group}
-    with job.archive.lock(), terminal.spark("penstock archive", job.log_path) as spark, terminal.stopping() as stop:
+    with job.archive.lock(), terminal.running("penstock archive", job.log_path) as run:
         terminal.say(f"Archiving {', '.join(job.topics)} to {job.archive.directory}; group {job.group} shows the lag")
-        report = run_archive(spark, job, found, stop, terminal.watch, terminal.say, terminal.warn)
+        report = run_archive(run, job, found)
     terminal.facts |= {"archived": report.rows, "files": report.files, "size_bytes": report.size_bytes}
     done = f"{report.rows} new records; {report.files} files of {report.size_bytes / 1e6:.1f} MB in total"
-    return terminal.end(report.progress, stop, follow, done)
+    return terminal.end(report.progress, run.stop, follow, done)
 
 
 def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int]) -> int:
@@ -107,7 +114,7 @@ def _compact(terminal: Terminal, job: ArchiveJob, merge_files: Callable[..., int
         raise WrongJob(f"{job.archive.directory} is not an archive yet: run this without --compact first")
     with job.archive.lock(), terminal.stopping() as stop:
         job.archive.recover(terminal.warn)
-        fewer = merge_files(job, stop, terminal.say, is_thorough=True)
+        fewer = merge_files(job, stop, terminal, is_thorough=True)
         files = len(job.archive.load().files)
     if terminal.as_json:
         show_json({"archive": str(job.archive.directory), "state": "done", "files": files, "merged_away": fewer})
@@ -179,12 +186,12 @@ def replay(
         to_topic,
         directory,
         topic if directory is not None else from_topic,
-        parse_offsets(offsets),
-        _milliseconds(since),
-        _milliseconds(until),
-        None if speed == float("inf") else speed,
-        partitions == "keep",
-        checkpoint,
+        offsets=parse_offsets(offsets),
+        since_ms=_milliseconds(since),
+        until_ms=_milliseconds(until),
+        speed=None if speed == float("inf") else speed,
+        keep_partitions=partitions == "keep",
+        checkpoint=checkpoint,
     )
     with job.brokers.cluster() as cluster:
         source = job.source(cluster)
@@ -205,13 +212,13 @@ def replay(
                 return _done_already(terminal, state, to_topic)
             if is_resumed:
                 terminal.say(f"Resuming after {state.sent} records: the records of the last step may be sent again")
-            with terminal.spark("penstock replay", place.log_path) as spark, terminal.stopping() as stop:
+            with terminal.running("penstock replay", place.log_path) as run:
                 try:
-                    progress = run_replay(spark, job, source, state, stop, terminal.watch)
+                    progress = run_replay(run, job, source, state)
                 except PenstockError as error:
                     raise type(error)(f"{error}. {state.sent} records are sent; run this again to resume") from error
     terminal.facts |= _how_far(state)
-    return terminal.end(progress, stop, False, f"{state.sent} records sent to {to_topic}")
+    return terminal.end(progress, run.stop, False, f"{state.sent} records sent to {to_topic}")
 
 
 def _done_already(terminal: Terminal, state: ReplayState, to_topic: str) -> int:
@@ -292,31 +299,27 @@ def aggregate(
         brokers_of(target),
         topics_of(topics),
         plan,
-        to_topic,
-        to_table,
-        dead_letter,
-        follow,
-        starting,
-        checkpoint,
-        delivery,
+        to_topic=to_topic,
+        to_table=to_table,
+        dead_letters=dead_letter,
+        follow=follow,
+        starting=starting,
+        checkpoint=checkpoint,
+        delivery=delivery,
     )
     job.check()
     place = job.place(job.brokers.cluster_id())
     place.make()
     terminal.facts |= {"checkpoint": str(place.directory), "group": place.group}
-    with (
-        place.lock(),
-        terminal.spark("penstock aggregate", place.log_path) as spark,
-        terminal.stopping() as stop,
-    ):
+    with place.lock(), terminal.running("penstock aggregate", place.log_path) as run:
         terminal.say(f"Progress is kept in {place.directory}; group {place.group} shows the lag")
         if to_topic is not None and job.result_delivery != delivery:
             terminal.say(f"Results reach topic {to_topic} at least once, because they also go to a table")
-        progress = run_aggregate(spark, job, place, stop, terminal.watch)
+        progress = run_aggregate(run, job, place)
     bad = int(progress.metrics.get(METRICS, {}).get("bad", 0))
     terminal.facts["bad_records"] = bad
     letters = f" (see {dead_letter})" if dead_letter and bad else ""
-    return terminal.end(progress, stop, follow, f"{bad} bad records{letters}")
+    return terminal.end(progress, run.stop, follow, f"{bad} bad records{letters}")
 
 
 # -- mirror -----------------------------------------------------------------------------
@@ -357,10 +360,10 @@ def mirror(
         brokers_at(destination, to_config),
         topics_of(topics),
         rename,
-        follow,
-        starting,
-        checkpoint,
-        delivery,
+        follow=follow,
+        starting=starting,
+        checkpoint=checkpoint,
+        delivery=delivery,
     )
     if PLACEHOLDER in rename:  # otherwise `prepare` refuses it
         for name in map(job.renamed, job.topics):
@@ -380,13 +383,13 @@ def mirror(
         for _, place in sorted(places.items()):
             locked.enter_context(place.lock())
         log_path = min(places.items())[1].log_path
-        with terminal.spark("penstock mirror", log_path) as spark, terminal.stopping() as stop:
+        with terminal.running("penstock mirror", log_path) as run:
             for topic, place in places.items():
                 terminal.say(
                     f"Progress of {topic} is kept in {place.directory}; group {place.group} at {source} shows the lag"
                 )
-            progress = run_mirror(spark, job, places, stop, terminal.watch)
-    return terminal.end(progress, stop, follow, f"{', '.join(job.topics)} to {destination}")
+            progress = run_mirror(run, job, places)
+    return terminal.end(progress, run.stop, follow, f"{', '.join(job.topics)} to {destination}")
 
 
 JOBS: tuple[click.Command, ...] = (archive, replay, aggregate, mirror)

@@ -22,7 +22,7 @@ from penstock.spark.jobs.aggregate_plan import REASON, AggregatePlan
 from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, existing_topics
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.places import JobPlace
-from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
+from penstock.spark.jobs.running import JobProgress, JobRun, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.sink.options import AT_LEAST_ONCE, EXACTLY_ONCE
 
@@ -122,22 +122,22 @@ class ResultTable:
         shutil.rmtree(self._staging)
 
 
-def run_aggregate(spark: SparkSession, job: AggregateJob, place: JobPlace, stop: Stop, watch: Watcher) -> JobProgress:
+def run_aggregate(run: JobRun, job: AggregateJob, place: JobPlace) -> JobProgress:
     """The caller must hold the lock of the place. Raises WrongJob, JobFailed. The metrics have `bad`, the number of bad
     records."""
     if job.to_table is not None:
         ResultTable(job.to_table, place).claim()
     queries: dict[str, Any] = {}
     try:
-        queries["aggregate"] = _start_results(spark, job, place)
+        queries["aggregate"] = _start_results(run.spark, job, place)
         if job.dead_letters is not None:
-            queries["dead letters"] = _start_dead_letters(spark, job, place)
+            queries["dead letters"] = _start_dead_letters(run.spark, job, place)
     except Exception as error:
         for query in queries.values():
             query.stop()
         raise check_started(error) from error
     with LagMeter(job.brokers.options) as meter:
-        return run_queries(queries, ["aggregate"], meter, stop, watch)
+        return run_queries(run, queries, ["aggregate"], meter)
 
 
 def _judged(spark: SparkSession, job: AggregateJob, group: str) -> DataFrame:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.manifest import Archive, ArchivedFile, Manifest
 from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, existing_topics
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
-from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
+from penstock.spark.jobs.running import Audience, JobProgress, JobRun, Stop, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.requests.metadata import TopicMetadata
@@ -28,14 +27,10 @@ from penstock.wire_client.requests.metadata import TopicMetadata
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logging.getLogger(__name__)
-
 EARLIEST = -2
 BATCH_BYTES = 1 << 30
 """Bytes of records per micro-batch: large files need few merges, and a crash repeats at most one batch."""
 FOLLOW_INTERVAL = "10 seconds"
-
-Said = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +79,7 @@ class ArchiveReport:
     size_bytes: int
 
 
-def run_archive(
-    spark: SparkSession,
-    job: ArchiveJob,
-    topics: dict[str, TopicMetadata],
-    stop: Stop,
-    watch: Watcher,
-    say: Said,
-    warn: Said = logger.warning,
-) -> ArchiveReport:
+def run_archive(run: JobRun, job: ArchiveJob, topics: dict[str, TopicMetadata]) -> ArchiveReport:
     """The caller must hold the archive's lock. Raises WrongJob, JobFailed."""
     archive = job.archive
     with job.brokers.cluster() as cluster:
@@ -101,14 +88,14 @@ def run_archive(
             {name: topic_id_text(info.topic_id) for name, info in topics.items()},
             {tp: found.offset for tp, found in starts.items()},
         )
-        before = archive.recover(warn)
+        before = archive.recover(run.audience.warn)
         rows = rows_for(record_bytes(cluster, job.topics))
-    with in_pieces_of(spark, rows):
-        query = _start(spark, job, topics, before)
+    with in_pieces_of(run.spark, rows):
+        query = _start(run.spark, job, topics, before)
     with LagMeter(job.brokers.options) as meter:
-        progress = run_queries({"archive": query}, ["archive"], meter, stop, watch)
-    if not stop.is_urgent:
-        merge_files(job, stop, say)
+        progress = run_queries(run, {"archive": query}, ["archive"], meter)
+    if not run.stop.is_urgent:
+        merge_files(job, run.stop, run.audience)
     after = archive.load()
     return ArchiveReport(
         progress,
@@ -118,12 +105,12 @@ def run_archive(
     )
 
 
-def merge_files(job: ArchiveJob, stop: Stop, say: Said, *, is_thorough: bool = False) -> int:
+def merge_files(job: ArchiveJob, stop: Stop, audience: Audience, *, is_thorough: bool = False) -> int:
     """Returns by how many the number of files was reduced. The caller must hold the lock; call `recover` first."""
     from penstock.spark.jobs.archives.compaction import compact
 
     def tell(old: list[ArchivedFile], new: ArchivedFile) -> None:
-        say(f"Merged {len(old)} files into {new.path}: {new.rows} records, {new.size_bytes / 1e6:.1f} MB")
+        audience.say(f"Merged {len(old)} files into {new.path}: {new.rows} records, {new.size_bytes / 1e6:.1f} MB")
 
     return compact(
         job.archive, job.max_file_bytes, is_thorough=is_thorough, watch=tell, is_stopping=lambda: stop.is_asked

@@ -16,7 +16,7 @@ from penstock.spark.jobs.clusters import COMMITTED_ONLY, Brokers, create_missing
 from penstock.spark.jobs.errors import WrongJob
 from penstock.spark.jobs.pieces import in_pieces_of, record_bytes, rows_for
 from penstock.spark.jobs.places import JobPlace
-from penstock.spark.jobs.running import JobProgress, Stop, Watcher, check_started, run_queries
+from penstock.spark.jobs.running import JobProgress, JobRun, check_started, run_queries
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.sink.options import EXACTLY_ONCE
 from penstock.spark.source.offsets import NO_TOPIC_ID
@@ -78,23 +78,21 @@ class MirrorJob:
                 )
 
 
-def run_mirror(
-    spark: SparkSession, job: MirrorJob, places: Mapping[str, JobPlace], stop: Stop, watch: Watcher
-) -> JobProgress:
+def run_mirror(run: JobRun, job: MirrorJob, places: Mapping[str, JobPlace]) -> JobProgress:
     """The caller must hold the locks of all places. Raises JobFailed."""
     queries: dict[str, Any] = {}
     try:
         for topic, place in places.items():
             with job.source.cluster() as cluster:
                 rows = rows_for(record_bytes(cluster, [topic]))
-            with in_pieces_of(spark, rows):
-                queries[f"mirror of {topic}"] = _start(spark, job, topic, place)
+            with in_pieces_of(run.spark, rows):
+                queries[f"mirror of {topic}"] = _start(run.spark, job, topic, place)
     except BaseException:
         for query in queries.values():
             query.stop()
         raise
     with LagMeter(job.source.options) as meter:
-        return run_queries(queries, queries, meter, stop, watch)
+        return run_queries(run, queries, queries, meter)
 
 
 def _start(spark: SparkSession, job: MirrorJob, topic: str, place: JobPlace) -> Any:

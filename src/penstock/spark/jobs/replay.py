@@ -32,7 +32,7 @@ from penstock.spark.jobs.replay_sources import (
     chosen_range,
     first_time_ms,
 )
-from penstock.spark.jobs.running import JobProgress, Stop, Watcher, reason_of
+from penstock.spark.jobs.running import JobProgress, JobRun, reason_of
 from penstock.spark.source.offsets import topic_id_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 
@@ -189,22 +189,18 @@ def next_step(positions: Offsets, ends: Offsets, limit: int = STEP_OFFSETS) -> O
     return {partition: min(end, positions[partition] + share) for partition, end in moving.items()}
 
 
-def run_replay(
-    spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
-) -> JobProgress:
+def run_replay(run: JobRun, job: ReplayJob, source: ReplaySource, state: ReplayState) -> JobProgress:
     """Raises JobFailed. `state` has the progress in any case."""
-    with in_pieces_of(spark, rows_for(source.record_bytes())):
-        return _run(spark, job, source, state, stop, watch)
+    with in_pieces_of(run.spark, rows_for(source.record_bytes())):
+        return _send_all(run, job, source, state)
 
 
-def _run(
-    spark: SparkSession, job: ReplayJob, source: ReplaySource, state: ReplayState, stop: Stop, watch: Watcher
-) -> JobProgress:
+def _send_all(run: JobRun, job: ReplayJob, source: ReplaySource, state: ReplayState) -> JobProgress:
     progress = JobProgress(lag=state.left)
     begun = told = time.monotonic()
     told_rows = 0
-    pace = _pace(spark, job, source, state)
-    while not state.is_done and not stop.is_asked:
+    pace = _pace(run.spark, job, source, state)
+    while not state.is_done and not run.stop.is_asked:
         step_begun = time.monotonic()
         ends = state.ends
         if pace is not None:
@@ -212,7 +208,7 @@ def _run(
             ends = {partition: min(end, due[partition]) for partition, end in ends.items()}
         step = next_step(state.positions, ends)
         if step:
-            rows = _send(spark, job, source, {partition: state.positions[partition] for partition in step}, step)
+            rows = _send(run.spark, job, source, {partition: state.positions[partition] for partition in step}, step)
             state.positions.update(step)
             state.sent += rows
             state.save()
@@ -222,9 +218,9 @@ def _run(
         if step and not state.is_done:
             progress.rate = (progress.rows - told_rows) / (now - told) if now > told else 0.0
             told, told_rows = now, progress.rows
-            watch(progress)
+            run.audience.watch(progress)
         if pace is not None and not state.is_done:
-            stop.wait(max(0.0, STEP_S - (time.monotonic() - step_begun)))
+            run.stop.wait(max(0.0, STEP_S - (time.monotonic() - step_begun)))
     progress.rate = progress.rows_per_s
     return progress
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.model.errors import ConfigError
 from penstock.spark.jobs.errors import JobFailed
@@ -24,6 +24,7 @@ from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.source.offsets import SourceOffset
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.2
@@ -52,7 +53,14 @@ class JobProgress:
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
 
-Watcher = Callable[[JobProgress], None]
+class Audience(Protocol):
+    """What a job reports to."""
+
+    def say(self, line: str) -> None: ...
+
+    def warn(self, line: str) -> None: ...
+
+    def watch(self, progress: JobProgress) -> None: ...
 
 
 class Stop:
@@ -79,6 +87,15 @@ class Stop:
         return self._asked.wait(seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run of a job, of any kind: its session, requests to end it, and its audience."""
+
+    spark: SparkSession
+    stop: Stop
+    audience: Audience
+
+
 @contextmanager
 def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]:
     """Handles SIGINT and SIGTERM. Only in the main thread, and after Spark was started: Spark sets a handler, too."""
@@ -103,9 +120,9 @@ def stopped_by_signals(stop: Stop, say: Callable[[str], None]) -> Iterator[None]
 
 
 def run_queries(
-    queries: Mapping[str, StreamingQuery], counted: Iterable[str], meter: LagMeter, stop: Stop, watch: Watcher
+    run: JobRun, queries: Mapping[str, StreamingQuery], counted: Iterable[str], meter: LagMeter
 ) -> JobProgress:
-    """Runs until all queries have ended, or `stop`. The progress is the sum over the queries `counted`. After a
+    """Runs until all queries have ended, or `run.stop`. The progress is the sum over the queries `counted`. After a
     failure of one it stops all and raises JobFailed."""
     progress = JobProgress()
     unseen = JobProgress()
@@ -115,8 +132,8 @@ def run_queries(
     told_rows = 0
     try:
         while any(query.isActive for query in queries.values()):
-            if stop.wait(POLL_S):
-                _stop(list(followers.values()), stop)
+            if run.stop.wait(POLL_S):
+                _stop(list(followers.values()), run.stop)
                 break
             for follower in followers.values():
                 follower.look()
@@ -128,7 +145,7 @@ def run_queries(
                 progress.seconds, progress.rate = now - begun, (progress.rows - told_rows) / (now - told)
                 progress.lag = meter.total(progress.offsets.values())
                 told, told_rows = now, progress.rows
-                watch(progress)
+                run.audience.watch(progress)
         for name, query in queries.items():
             _raise_failure(name, query)
     finally:
