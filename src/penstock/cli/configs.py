@@ -166,7 +166,7 @@ def _look_at_replicas(target: Target, resource: Resource, value: str | None) -> 
 # -- whose settings -----------------------------------------------------------------------
 
 
-class Settings(Protocol):
+class ResourceSettings(Protocol):
     """The settings of one resource."""
 
     def described(self) -> list[ConfigSetting]: ...
@@ -202,7 +202,7 @@ class _OfAllBrokers:
 
 
 @contextmanager
-def _settings(target: Target, resource: Resource) -> Iterator[Settings]:
+def _settings(target: Target, resource: Resource) -> Iterator[ResourceSettings]:
     if resource is None:
         with broker_settings(target) as found:
             yield _OfAllBrokers(found)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from penstock.cli.cluster import command as cluster_module
-from penstock.cli.cluster.voters import Voter
+from penstock.cli.cluster.voters import TriedNode
 from penstock.cli.doctor.brokers import down, fenced_at
 from penstock.cli.doctor.brokers import partitions as doctor_of_partitions
 from penstock.cli.reach.connection import Target
@@ -211,7 +211,7 @@ def test_doctor_names_brokers_that_are_down(scripted: ScriptedCluster) -> None:
     assert (finding.state, finding.about) == ("warning", "broker 4")
     assert finding.sentence == "is down: 127.0.0.1:9: connection refused"
     assert "start that node" in finding.advice
-    (finding,) = down([Voter(4, *first.address)], [])
+    (finding,) = down([TriedNode(4, *first.address)], [])
     assert finding.sentence.endswith("answers, but the controller keeps it fenced")
     del first.scripts[Api.DESCRIBE_CLUSTER]
     assert fenced_at(first.address) == []  # an older broker does not tell

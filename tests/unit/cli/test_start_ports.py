@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from penstock.cli.start.ports import NodePorts, Place, check_free, plan_ports
+from penstock.cli.start.ports import ListenerAddress, NodePorts, check_free, plan_ports
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ConfigError
 
@@ -74,11 +74,11 @@ def test_no_gateway() -> None:
 
 
 @contextmanager
-def five_ports(taken: int) -> Iterator[list[Place]]:
+def five_ports(taken: int) -> Iterator[list[ListenerAddress]]:
     """Different ones, all free but the one with this index."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
-        places = [Place("127.0.0.1", sock.getsockname()[1]) for sock in sockets]
+        places = [ListenerAddress("127.0.0.1", sock.getsockname()[1]) for sock in sockets]
         for index, sock in enumerate(sockets):
             if index != taken:
                 sock.close()
@@ -115,4 +115,4 @@ def test_free_ports_are_free_afterwards_too() -> None:
 
 def test_an_address_of_another_machine() -> None:
     with pytest.raises(ConfigError, match=r"^the REST proxy of node 1: cannot listen on 192\.0\.2\.1:1: this machine"):
-        check_free([NodePorts(plan(0, 2)[0].kafka, Place("192.0.2.1", 1), None)])
+        check_free([NodePorts(plan(0, 2)[0].kafka, ListenerAddress("192.0.2.1", 1), None)])

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.api.forwarding import Forwarding
 from penstock.cli.cluster import voters as voters_module
-from penstock.cli.cluster.voters import CLOSED, OTHER, Voter, named_voters, tried, verdict, what_to_do
+from penstock.cli.cluster.voters import CLOSED, OTHER, TriedNode, named_voters, tried, verdict, what_to_do
 from penstock.cli.doctor.voters import voters as voter_findings
 from penstock.cli.reach.connection import HANGS, Target
 from penstock.cli.reach.no_controller import no_controller, warn_of_old_news
@@ -80,7 +80,7 @@ async def test_voters_are_read_from_what_a_broker_really_says() -> None:
 
     with pytest.raises(ApiError) as refused:
         await forwarding.answer(decide, b"", "PLAINTEXT", 0.0)
-    assert named_voters(str(refused.value)) == [Voter(node, *address) for node, address in addresses.items()]
+    assert named_voters(str(refused.value)) == [TriedNode(node, *address) for node, address in addresses.items()]
     assert named_voters(f"{refused.value} (tried for 7.0 s)") == named_voters(str(refused.value))
     assert named_voters("No controller answers") == []
 
@@ -95,7 +95,7 @@ def test_each_voter_is_tried(monkeypatch: pytest.MonkeyPatch, closed_port: int, 
             4: stranger.address,
             5: ("no..name", 9093),
         }
-        found = tried(Voter(node, *address) for node, address in addresses.items())
+        found = tried(TriedNode(node, *address) for node, address in addresses.items())
     assert [voter.problem for voter in found] == ["", REFUSED, HANGS, CLOSED, "the name no..name does not resolve"]
     assert [bool(voter.advice) for voter in found] == [False, True, True, True, True]
     assert len({voter.advice for voter in found}) == 5
@@ -104,7 +104,7 @@ def test_each_voter_is_tried(monkeypatch: pytest.MonkeyPatch, closed_port: int, 
 def test_a_voter_whose_port_another_program_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(voters_module, "connect_problem", lambda *_: "")
     monkeypatch.setattr(voters_module, "ask_api_versions", lambda *_: "other")
-    (found,) = tried([Voter(1, "127.0.0.1", 9093)])
+    (found,) = tried([TriedNode(1, "127.0.0.1", 9093)])
     assert found.problem == OTHER
     assert "Another program" in found.advice
 
@@ -123,7 +123,7 @@ def test_a_voter_whose_port_another_program_has(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_what_is_made_of_them(problems: list[str], says: str, do: str) -> None:
-    found = [Voter(node, "h", 1, problem) for node, problem in enumerate(problems, 1)]
+    found = [TriedNode(node, "h", 1, problem) for node, problem in enumerate(problems, 1)]
     assert verdict(found) == says
     assert do in what_to_do(found)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 
 
-class Progress(NamedTuple):
+class MoveProgress(NamedTuple):
     move: ReplicaMove
     moved_bytes: int
     needed_bytes: int
@@ -43,13 +43,13 @@ class Progress(NamedTuple):
         }
 
 
-def progress_of(admin: ClusterAdmin) -> list[Progress]:
+def progress_of(admin: ClusterAdmin) -> list[MoveProgress]:
     moves = admin.moves()
     up = [one.node_id for one in admin.nodes().brokers if not one.is_fenced] if moves else []
     keys = [(one.topic, one.partition) for one in moves]
     sizes = admin.sizes(keys)
     leaders = {(one.topic, one.partition): one.leader for one in admin.partitions(dict.fromkeys(t for t, _ in keys))}
-    found: list[Progress] = []
+    found: list[MoveProgress] = []
     for key, one in zip(keys, moves, strict=True):
         by_broker = sizes.get(key, {})
         old = [by_broker.get(replica, 0) for replica in one.replicas if replica not in one.adding]
@@ -57,11 +57,11 @@ def progress_of(admin: ClusterAdmin) -> list[Progress]:
         whole = max(old, default=0) if leader is None else by_broker.get(leader, 0)
         moved = sum(min(by_broker.get(replica, 0), whole) for replica in one.adding)
         down = tuple(replica for replica in one.replicas if replica not in one.removing and replica not in up)
-        found.append(Progress(one, moved, whole * len(one.adding), leader is not None, down))
+        found.append(MoveProgress(one, moved, whole * len(one.adding), leader is not None, down))
     return found
 
 
-def show_progress(found: Sequence[Progress]) -> None:
+def show_progress(found: Sequence[MoveProgress]) -> None:
     show_table(
         ("TOPIC", "PARTITION", "ADDING", "REMOVING", "MOVED", "NEEDED", "DONE"),
         [
@@ -81,7 +81,7 @@ def show_progress(found: Sequence[Progress]) -> None:
 
 def watch_moves(admin: ClusterAdmin, *, as_json: bool) -> None:
     """Watches until no reassignment is under way. Prints a line or a JSON object each second."""
-    last: dict[tuple[str, int], Progress] = {}
+    last: dict[tuple[str, int], MoveProgress] = {}
     stuck: dict[str, None] = {}
     said = ""
     while found := progress_of(admin):
@@ -100,7 +100,7 @@ def watch_moves(admin: ClusterAdmin, *, as_json: bool) -> None:
         click.echo("No reassignments under way.", err=True)
 
 
-def _tell_stuck(found: Sequence[Progress], told: dict[str, None]) -> None:
+def _tell_stuck(found: Sequence[MoveProgress], told: dict[str, None]) -> None:
     """Says once what a reassignment waits for: it may wait for ever."""
     for one in found:
         name = f"{one.move.topic}-{one.move.partition}"
@@ -117,7 +117,7 @@ def _tell_stuck(found: Sequence[Progress], told: dict[str, None]) -> None:
             click.echo(f"{what} (`penstock cluster describe`)", err=True)
 
 
-def _needed(progress: dict[tuple[str, int], Progress]) -> int:
+def _needed(progress: dict[tuple[str, int], MoveProgress]) -> int:
     return sum(one.needed_bytes for one in progress.values())
 
 

@@ -42,12 +42,12 @@ _NAMED = re.compile(r"\b(\d+) at (\S+):(\d+)(?=[,)])")
 
 
 @dataclass(frozen=True, slots=True)
-class Voter:
+class TriedNode:
     node_id: int
     host: str
     port: int
     problem: str = ""
-    """Empty: the voter answers."""
+    """Empty: the node answers."""
 
     @property
     def address(self) -> str:
@@ -68,27 +68,27 @@ class Voter:
         return "Check that its machine is up, the network and firewalls, and the name in controller.quorum.voters."
 
 
-def named_voters(refusal: str) -> list[Voter]:
+def named_voters(refusal: str) -> list[TriedNode]:
     """The voters in the error of a broker that found no controller; empty if the error names none."""
     _, _, named = refusal.partition("(voters: ")
-    return [Voter(int(node_id), host, int(port)) for node_id, host, port in _NAMED.findall(named)]
+    return [TriedNode(int(node_id), host, int(port)) for node_id, host, port in _NAMED.findall(named)]
 
 
-def tried(voters: Iterable[Voter], timeout_s: float | None = None) -> list[Voter]:
+def tried(voters: Iterable[TriedNode], timeout_s: float | None = None) -> list[TriedNode]:
     """The same voters, each with its problem seen from this machine. All are tried at once: each may take its time."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         return list(pool.map(partial(_try, CONNECT_TIMEOUT_S if timeout_s is None else timeout_s), voters))
 
 
-def _try(timeout_s: float, voter: Voter) -> Voter:
+def _try(timeout_s: float, voter: TriedNode) -> TriedNode:
     problem = connect_problem(voter.host, voter.port, timeout_s)
     if not problem:
         answer = ask_api_versions(voter.host, voter.port, timeout_s)
         problem = {"kafka": "", "nothing": HANGS, "other": OTHER, "closed": CLOSED}[answer]
-    return Voter(voter.node_id, voter.host, voter.port, problem)
+    return TriedNode(voter.node_id, voter.host, voter.port, problem)
 
 
-def verdict(voters: Sequence[Voter]) -> str:
+def verdict(voters: Sequence[TriedNode]) -> str:
     """How many voters answer, and how many are needed."""
     count = sum(not voter.problem for voter in voters)
     majority = len(voters) // 2 + 1
@@ -96,7 +96,7 @@ def verdict(voters: Sequence[Voter]) -> str:
     return f"{answers}, {majority} are needed" if count < majority else f"{answers}, which is a majority"
 
 
-def what_to_do(voters: Sequence[Voter]) -> str:
+def what_to_do(voters: Sequence[TriedNode]) -> str:
     missing = [str(voter.node_id) for voter in voters if voter.problem]
     if len(voters) - len(missing) > len(voters) // 2:
         return (
@@ -117,7 +117,7 @@ class Quorum:
     """The metadata quorum as its leader sees it."""
 
     leader_id: int
-    voters: tuple[Voter, ...]
+    voters: tuple[TriedNode, ...]
     """Not tried yet; voters without a known address are left out."""
     silent_s: dict[int, float]
     """How long the leader has not heard from each voter."""
@@ -185,7 +185,7 @@ def quorum_at(target: Target, address: tuple[str, int]) -> Quorum | None:
     return Quorum(
         found.leader_id,
         tuple(
-            Voter(node_id, *addresses[node_id])
+            TriedNode(node_id, *addresses[node_id])
             for node_id in sorted(one.replica_id for one in found.current_voters)
             if node_id in addresses
         ),

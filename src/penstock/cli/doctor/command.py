@@ -55,7 +55,7 @@ FULL_SPACE, FULL_BYTES = 0.01, 100 << 20
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     state: Literal["ok", "info", "warning", "problem"]
     about: str
     sentence: str
@@ -68,7 +68,7 @@ class Finding:
 def doctor(target: Target, as_json: bool) -> None:
     """Check the connection to the cluster: addresses, listeners, disks, versions. Check Spark on this machine, too."""
     target.addresses()  # raises ConfigError
-    findings: list[Finding] = []
+    findings: list[Diagnosis] = []
     from penstock.cli.doctor.spark import spark
 
     for finding in chain(_until_refused(examine(target)), spark()):
@@ -90,24 +90,24 @@ def _verdict(problems: int, warnings: int) -> str:
     return f"{found} found." if found else "Everything is in order."
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: Diagnosis) -> None:
     mark = {"ok": "ok     ", "info": "info   ", "warning": "warning", "problem": "PROBLEM"}[finding.state]
     click.echo(f"{mark}  {finding.about}: {finding.sentence}")
     if finding.advice:
         click.echo(f"         {finding.advice}")
 
 
-def _until_refused(findings: Iterable[Finding]) -> Iterator[Finding]:
+def _until_refused(findings: Iterable[Diagnosis]) -> Iterator[Diagnosis]:
     """An error is the last finding: what was found before it counts, and the checks of this machine follow."""
     try:
         yield from findings
     except PenstockError as error:
-        yield Finding("problem", "cluster", str(error))
+        yield Diagnosis("problem", "cluster", str(error))
 
 
-def examine(target: Target) -> Iterator[Finding]:
+def examine(target: Target) -> Iterator[Diagnosis]:
     yield versions()
-    yield Finding("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
+    yield Diagnosis("ok", "cluster", f"{target.servers} ({_SOURCES.get(target.source, f'from {target.source}')})")
     addresses = target.addresses()
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # an address that hangs delays no other
         reached = list(pool.map(bootstrap, *zip(*addresses, strict=True)))
@@ -125,14 +125,14 @@ def examine(target: Target) -> Iterator[Finding]:
     if entrance is None:
         decided = list(voters(target, up[0]))  # a broker that is cut off still knows the voters
         if not _has_problem(decided):
-            yield Finding("problem", "cluster", f"{up[0][0]}:{up[0][1]} {STARTING}", START_OTHERS)
+            yield Diagnosis("problem", "cluster", f"{up[0][0]}:{up[0][1]} {STARTING}", START_OTHERS)
         yield from decided
         return
     try:
         metadata = Probe(*entrance, CONNECT_TIMEOUT_S).cluster()
     except (OSError, ProtocolError) as error:
         advice = "The broker answers, but not with metadata. If it needs TLS or SASL, use --command-config."
-        yield Finding("problem", "cluster", str(error), advice)
+        yield Diagnosis("problem", "cluster", str(error), advice)
         return
     fenced = fenced_at(entrance)
     decided = list(voters(target, entrance, [one.node_id for one in fenced]))
@@ -140,7 +140,7 @@ def examine(target: Target) -> Iterator[Finding]:
         decided
     )  # a broker may name any node as controller
     count = len(metadata.brokers)
-    yield Finding(
+    yield Diagnosis(
         "ok",
         "cluster",
         f"{metadata.cluster_id}: {count} broker{'s' * (count != 1)}, "
@@ -163,17 +163,17 @@ def examine(target: Target) -> Iterator[Finding]:
     yield from old_transactions(replace(target, timeout_s=min(target.timeout_s, SETTINGS_S)))
 
 
-def _has_problem(findings: Iterable[Finding]) -> bool:
+def _has_problem(findings: Iterable[Diagnosis]) -> bool:
     return any(finding.state == "problem" for finding in findings)
 
 
 _SOURCES = {"default": "the default; PENSTOCK_BOOTSTRAP_SERVERS or --bootstrap-server selects another"}
 
 
-def versions() -> Finding:
+def versions() -> Diagnosis:
     import confluent_kafka
 
-    return Finding(
+    return Diagnosis(
         "ok",
         "client",
         f"penstock {__version__}, Python {platform.python_version()}, "
@@ -181,7 +181,7 @@ def versions() -> Finding:
     )
 
 
-def bootstrap(host: str, port: int) -> Finding:
+def bootstrap(host: str, port: int) -> Diagnosis:
     about = f"bootstrap {host}:{port}"
     began = time.monotonic()
     problem = connect_problem(host, port)
@@ -191,45 +191,45 @@ def bootstrap(host: str, port: int) -> Finding:
             if problem == REFUSED
             else "Check the name and the network, firewalls included."
         )
-        return Finding("problem", about, problem, advice)
+        return Diagnosis("problem", about, problem, advice)
     took_ms = (time.monotonic() - began) * 1000
     try:
         apis = Probe(host, port, CONNECT_TIMEOUT_S).api_count()
     except TimeoutError:
         if ask_api_versions(host, port, CONNECT_TIMEOUT_S) == "other":  # it waited for the end of a line
-            return Finding("problem", about, "the server there does not speak Kafka's protocol", WRONG_PORT)
-        return Finding("problem", about, HANGS, STUCK)
+            return Diagnosis("problem", about, "the server there does not speak Kafka's protocol", WRONG_PORT)
+        return Diagnosis("problem", about, HANGS, STUCK)
     except ConnectionError:
-        return Finding("problem", about, f"it {CLOSED_AT_ONCE}")
+        return Diagnosis("problem", about, f"it {CLOSED_AT_ONCE}")
     except (OSError, ProtocolError) as error:
-        return Finding(
+        return Diagnosis(
             "problem",
             about,
             f"the server there does not speak Kafka's protocol ({error})",
             WRONG_PORT,
         )
-    return Finding("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
+    return Diagnosis("ok", about, f"{_resolved(host)} connects in {took_ms:.1f} ms and serves {apis} APIs")
 
 
-def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_plain: bool) -> Finding:
+def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_plain: bool) -> Diagnosis:
     host, port = broker.host, broker.port
     about, address = f"broker {broker.node_id}", f"{host}:{port}"
     problem = connect_problem(host, port)
     answer = ask_api_versions(host, port, CONNECT_TIMEOUT_S) if not problem and is_plain else "kafka"
     if answer == "nothing":
         # The operating system accepts connections for a process that is stopped.
-        return Finding("problem", about, f"advertises {address}: {HANGS}", STUCK)
+        return Diagnosis("problem", about, f"advertises {address}: {HANGS}", STUCK)
     if answer == "closed":
-        return Finding("problem", about, f"advertises {address}: it {CLOSED_AT_ONCE}")
+        return Diagnosis("problem", about, f"advertises {address}: it {CLOSED_AT_ONCE}")
     if not problem:
-        return Finding("ok", about, f"advertises {address}, which connects from here")
+        return Diagnosis("ok", about, f"advertises {address}, which connects from here")
     advice = "Nothing listens there: start that broker. If it runs, check its address. " if problem == REFUSED else ""
     advice += "Clients connect to the bootstrap address first, and then to the advertised address."
     if _is_loopback(host) and not _is_loopback(entrance[0]):
         advice += f" {host} means the client's own machine: start the broker with --host, or set"
     else:
         advice += " Set"
-    return Finding(
+    return Diagnosis(
         "problem",
         about,
         f"advertises {address}, which does not connect from here ({problem})",
@@ -237,12 +237,12 @@ def advertised(broker: MetadataResponseBroker, entrance: tuple[str, int], *, is_
     )
 
 
-def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> Iterator[Finding]:
+def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> Iterator[Diagnosis]:
     about = f"broker {broker_id}"
     try:
         settings = {one.name: one.value or "" for one in admin.configs("broker", str(broker_id))}
     except PenstockError as error:
-        yield Finding("warning", about, f"its settings cannot be read: {error}")
+        yield Diagnosis("warning", about, f"its settings cannot be read: {error}")
         return
     listeners = settings.get("listeners", "")
     if listeners:
@@ -251,7 +251,7 @@ def broker_settings(admin: BlockingAdmin, broker_id: int, *, is_local: bool) -> 
         yield disk(about, directory.strip(), is_local=is_local)
 
 
-def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
+def listening(about: str, listeners: str, advertised_listeners: str) -> Diagnosis:
     hosts = [one.rpartition("://")[2].rpartition(":")[0].strip("[]") for one in listeners.split(",")]
     sentence = f"listens on {listeners}" + (
         f", advertises {advertised_listeners}" if advertised_listeners and advertised_listeners != listeners else ""
@@ -260,20 +260,20 @@ def listening(about: str, listeners: str, advertised_listeners: str) -> Finding:
         advice = (
             "To serve other machines, use `penstock start --host ADDRESS`, or set `listeners` in its properties file."
         )
-        return Finding("ok", about, f"{sentence}: this machine only", advice)
-    return Finding("ok", about, sentence)
+        return Diagnosis("ok", about, f"{sentence}: this machine only", advice)
+    return Diagnosis("ok", about, sentence)
 
 
-def disk(about: str, directory: str, *, is_local: bool) -> Finding:
+def disk(about: str, directory: str, *, is_local: bool) -> Diagnosis:
     if not is_local or not os.path.isdir(directory):
-        return Finding("ok", about, f"keeps its data in {directory}, on its own machine")
+        return Diagnosis("ok", about, f"keeps its data in {directory}, on its own machine")
     usage = shutil.disk_usage(directory)
     sentence = f"keeps its data in {directory}: {_size(usage.free)} of {_size(usage.total)} free"
     if usage.free < usage.total * LOW_SPACE:
         is_full = usage.free < min(usage.total * FULL_SPACE, FULL_BYTES)
         advice = "A full disk stops writes. Free some space, or lower retention.ms or retention.bytes."
-        return Finding("problem" if is_full else "warning", about, sentence, advice)
-    return Finding("ok", about, sentence)
+        return Diagnosis("problem" if is_full else "warning", about, sentence, advice)
+    return Diagnosis("ok", about, sentence)
 
 
 def _resolved(host: str) -> str:

@@ -10,22 +10,22 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
-from penstock.cli.doctor.command import Finding
+from penstock.cli.doctor.command import Diagnosis
 
 SUPPORTED = (4, 3)
 INSTALL = "Install it: pip install 'penstock[spark]'."
 
 MISSING = {
-    "pyarrow": Finding("problem", "spark", "pyarrow is missing: the source and the sink need it", INSTALL),
-    "numba": Finding("warning", "spark", "numba is missing: records are decoded in plain Python, slowly", INSTALL),
-    "protobuf": Finding("warning", "spark", "protobuf is missing: pipelines and transformWithState need it", INSTALL),
+    "pyarrow": Diagnosis("problem", "spark", "pyarrow is missing: the source and the sink need it", INSTALL),
+    "numba": Diagnosis("warning", "spark", "numba is missing: records are decoded in plain Python, slowly", INSTALL),
+    "protobuf": Diagnosis("warning", "spark", "protobuf is missing: pipelines and transformWithState need it", INSTALL),
 }
 
 
-def spark() -> Iterator[Finding]:
+def spark() -> Iterator[Diagnosis]:
     installed = _version("pyspark")
     if installed is None:
-        yield Finding("info", "spark", "not installed (pip install 'penstock[spark]')")
+        yield Diagnosis("info", "spark", "not installed (pip install 'penstock[spark]')")
         return
     yield _packages(installed)
     yield from (finding for name, finding in MISSING.items() if _version(name) is None)
@@ -34,27 +34,27 @@ def spark() -> Iterator[Finding]:
         yield _compiled_code()
 
 
-def _packages(installed: str) -> Finding:
+def _packages(installed: str) -> Diagnosis:
     others = (f"{name} {found}" for name in MISSING if (found := _version(name)) is not None)
     sentence = ", ".join([f"PySpark {installed}", *others])
     numbers = tuple(map(int, re.findall(r"\d+", installed)[:2]))
     if numbers != SUPPORTED:
         wanted = ".".join(map(str, SUPPORTED))
-        return Finding("warning", "spark", sentence, f"Tested with PySpark {wanted}. {INSTALL}")
-    return Finding("ok", "spark", sentence)
+        return Diagnosis("warning", "spark", sentence, f"Tested with PySpark {wanted}. {INSTALL}")
+    return Diagnosis("ok", "spark", sentence)
 
 
-def _java() -> Finding:
+def _java() -> Diagnosis:
     from penstock.spark.session.java import JavaNotFound, find_java
 
     try:
         java = find_java()
     except JavaNotFound as error:
-        return Finding("problem", "spark", str(error))
-    return Finding("ok", "spark", f"Java {java.version} in {java.home} (from {java.source})")
+        return Diagnosis("problem", "spark", str(error))
+    return Diagnosis("ok", "spark", f"Java {java.version} in {java.home} (from {java.source})")
 
 
-def _compiled_code() -> Finding:
+def _compiled_code() -> Diagnosis:
     from penstock.spark.cache.warmup import is_warm, numba_cache
 
     place = numba_cache()
@@ -63,10 +63,10 @@ def _compiled_code() -> Finding:
         advice = (
             "Each Spark worker compiles the code again, for some seconds: set NUMBA_CACHE_DIR to a writable directory."
         )
-        return Finding("warning", "spark", f"compiled code cannot be kept in {place}", advice)
+        return Diagnosis("warning", "spark", f"compiled code cannot be kept in {place}", advice)
     if is_warm():
-        return Finding("ok", "spark", f"compiled code is in {place}")
-    return Finding(
+        return Diagnosis("ok", "spark", f"compiled code is in {place}")
+    return Diagnosis(
         "ok", "spark", f"the first session compiles some code, which takes some seconds once, and keeps it in {place}"
     )
 

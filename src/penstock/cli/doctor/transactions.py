@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from penstock.cli.doctor.command import Finding
+from penstock.cli.doctor.command import Diagnosis
 from penstock.cli.reach.connection import Target
 from penstock.cli.reach.wire_admin import transaction_admin
 from penstock.cli.transactions import old
@@ -24,7 +24,7 @@ MOST = 10
 WAIT = "consumers with read_committed cannot read past it"
 
 
-def old_transactions(target: Target) -> Iterator[Finding]:
+def old_transactions(target: Target) -> Iterator[Diagnosis]:
     """A finding for each transaction. None if all is well, or if the brokers do not serve these requests."""
     try:
         with transaction_admin(target) as admin:
@@ -32,7 +32,7 @@ def old_transactions(target: Target) -> Iterator[Finding]:
             known = list(_long_open(admin))
     except PenstockError as error:
         if not isinstance(error, ApiError) or error.code is not ErrorCode.UNSUPPORTED_VERSION:
-            yield Finding("warning", "transactions", f"they cannot be read: {error}")
+            yield Diagnosis("warning", "transactions", f"they cannot be read: {error}")
         return
     by_producer: dict[int, list[OldTransaction]] = {}
     for one in hanging:
@@ -41,7 +41,7 @@ def old_transactions(target: Target) -> Iterator[Finding]:
     findings = [*map(_hanging, by_producer.values()), *map(_sink, sinks, sinks.values()), *map(_open, others)]
     yield from findings[:MOST]
     if len(findings) > MOST:
-        yield Finding("warning", "transactions", f"{len(findings) - MOST} more have been open for a long time")
+        yield Diagnosis("warning", "transactions", f"{len(findings) - MOST} more have been open for a long time")
 
 
 def _long_open(admin: TransactionAdmin) -> Iterator[TransactionDescription]:
@@ -53,7 +53,7 @@ def _long_open(admin: TransactionAdmin) -> Iterator[TransactionDescription]:
             yield found
 
 
-def _hanging(parts: Sequence[OldTransaction]) -> Finding:
+def _hanging(parts: Sequence[OldTransaction]) -> Diagnosis:
     producer = parts[0].producer
     topic, index = producer.partition
     sentence = (
@@ -65,7 +65,7 @@ def _hanging(parts: Sequence[OldTransaction]) -> Finding:
     advice = f"{abort} aborts it."
     if len(parts) > 1:
         advice = f"{abort} aborts it in that partition; repeat this for each of the others."
-    return Finding("problem", "transactions", sentence, advice)
+    return Diagnosis("problem", "transactions", sentence, advice)
 
 
 def _of_sinks(
@@ -85,7 +85,7 @@ def _of_sinks(
     return sinks, others
 
 
-def _sink(query_id: str, found: Sequence[TransactionDescription]) -> Finding:
+def _sink(query_id: str, found: Sequence[TransactionDescription]) -> Diagnosis:
     began_ms = min(one.start_ms or 0 for one in found)
     partitions = sorted({partition for one in found for partition in one.partitions})
     sentence = (
@@ -97,10 +97,10 @@ def _sink(query_id: str, found: Sequence[TransactionDescription]) -> Finding:
         "If the query is running, its batch takes long. If it is stopped, start it again, and it ends them. If it "
         f"never comes back, `penstock pipeline sinks finish {query_id}` ends them."
     )
-    return Finding("warning", "transactions", sentence, advice)
+    return Diagnosis("warning", "transactions", sentence, advice)
 
 
-def _open(known: TransactionDescription) -> Finding:
+def _open(known: TransactionDescription) -> Diagnosis:
     began_ms = known.start_ms or 0
     name = known.transactional_id
     sentence = (
@@ -108,7 +108,7 @@ def _open(known: TransactionDescription) -> Finding:
         f"{since(began_ms)}, since {moment(began_ms)}: {WAIT}"
     )
     if known.state != "Ongoing":
-        return Finding(
+        return Diagnosis(
             "warning",
             "transactions",
             sentence,
@@ -126,7 +126,7 @@ def _open(known: TransactionDescription) -> Finding:
             f"Its producer must commit or abort it; its timeout is {span(known.timeout_ms)}. "
             f"{abort} aborts it and fences the producer."
         )
-    return Finding("warning", "transactions", sentence, advice)
+    return Diagnosis("warning", "transactions", sentence, advice)
 
 
 def _named(partitions: Sequence[TopicPartition]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Literal
 
-from penstock.cli.cluster.voters import Quorum, Voter, named_voters, quorum_at, tried, verdict, what_to_do
-from penstock.cli.doctor.command import Finding
+from penstock.cli.cluster.voters import Quorum, TriedNode, named_voters, quorum_at, tried, verdict, what_to_do
+from penstock.cli.doctor.command import Diagnosis
 from penstock.cli.reach.connection import Target
 from penstock.model.errors import ApiError
 
@@ -14,7 +14,7 @@ SILENT_S = 5.0
 UNTIL_THEN = "Without a controller no topic, setting, replica or leader can change, and writes may be refused."
 
 
-def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = ()) -> Iterator[Finding]:
+def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = ()) -> Iterator[Diagnosis]:
     """The first finding is a problem if there is no controller. No finding for a single voter, or if none can be asked.
 
     `fenced`: brokers that the controller has fenced.
@@ -28,17 +28,17 @@ def voters(target: Target, entrance: tuple[str, int], fenced: Collection[int] = 
             yield from _with_controller(quorum, fenced)
 
 
-def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Finding]:
+def _without_controller(entrance: tuple[str, int], refusal: str) -> Iterator[Diagnosis]:
     found = tried(named_voters(refusal))
     if not found:
-        yield Finding("problem", "controller", f"{entrance[0]}:{entrance[1]} says: {refusal}", UNTIL_THEN)
+        yield Diagnosis("problem", "controller", f"{entrance[0]}:{entrance[1]} says: {refusal}", UNTIL_THEN)
         return
     advice = f"{what_to_do(found)} {UNTIL_THEN}"
-    yield Finding("problem", "controller", f"the cluster has no controller: {verdict(found)}", advice)
+    yield Diagnosis("problem", "controller", f"the cluster has no controller: {verdict(found)}", advice)
     yield from (_voter(voter, "problem") for voter in found)
 
 
-def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Finding]:
+def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Diagnosis]:
     """The leader says which voters are silent; this machine tries those voters to find the reason."""
     silent_s = quorum.silent_s
     suspects = tried(one for one in quorum.voters if silent_s[one.node_id] > SILENT_S or one.node_id in fenced)
@@ -46,20 +46,20 @@ def _with_controller(quorum: Quorum, fenced: Collection[int]) -> Iterator[Findin
     silent = [one for one in suspects if one.problem or silent_s[one.node_id] > SILENT_S]
     count = len(quorum.voters)
     heard = f"{count - len(silent)} of {count} voters follow it" if silent else f"all {count} voters follow it"
-    yield Finding("ok", "controller", f"node {quorum.leader_id}, and {heard}")
+    yield Diagnosis("ok", "controller", f"node {quorum.leader_id}, and {heard}")
     for voter in silent:
         yield _voter(voter, "warning") if voter.problem else _unheard(voter, quorum.leader_id)
 
 
-def _voter(voter: Voter, state: Literal["warning", "problem"]) -> Finding:
+def _voter(voter: TriedNode, state: Literal["warning", "problem"]) -> Diagnosis:
     about = f"voter {voter.node_id}"
     if not voter.problem:
-        return Finding("ok", about, f"{voter.address} answers")
-    return Finding(state, about, f"{voter.address}: {voter.problem}", voter.advice)
+        return Diagnosis("ok", about, f"{voter.address} answers")
+    return Diagnosis(state, about, f"{voter.address}: {voter.problem}", voter.advice)
 
 
-def _unheard(voter: Voter, leader_id: int) -> Finding:
-    return Finding(
+def _unheard(voter: TriedNode, leader_id: int) -> Diagnosis:
+    return Diagnosis(
         "warning",
         f"voter {voter.node_id}",
         f"{voter.address} answers this machine, but node {leader_id} does not hear from it",

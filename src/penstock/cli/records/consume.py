@@ -18,7 +18,7 @@ from penstock.cli.output import progress
 from penstock.cli.reach.connection import Target, cluster_command, complete_groups, complete_topics
 from penstock.cli.records.filter import parse_filters
 from penstock.cli.records.lines import Line, hex_line, json_line, raw_line, template_line
-from penstock.cli.records.waiting import GroupPatience, Patience, Waiting, Watch
+from penstock.cli.records.waiting import GroupPatience, IdleWatch, OutageWatch, Patience
 from penstock.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def consume(
         found = consumer.partitions(topic)
         if group is not None:
             consumer.subscribe(topic)
-            waiting: Waiting = (
-                Watch(target, consumer, topic) if follow else GroupPatience(target, topic, consumer, group)
+            waiting: IdleWatch = (
+                OutageWatch(target, consumer, topic) if follow else GroupPatience(target, topic, consumer, group)
             )
             records = _of_group(consumer, waiting, None if follow else consumer.at_end)
         else:
@@ -121,7 +121,7 @@ def consume(
                 click.echo(f"penstock: offset {offset} is past the end of {topic}, {last_end}", err=True)
             _assign(consumer, ends, from_start, from_time, offset)
             last = None if follow else {one: end for one, (_, end) in ends.items()}
-            waiting = Watch(target, consumer, topic, partitions) if follow else Patience(target, topic)
+            waiting = OutageWatch(target, consumer, topic, partitions) if follow else Patience(target, topic)
             records = _of_partitions(consumer, last, waiting)
             if last is not None and from_time is None and offset is None and not sys.stdout.isatty():
                 total = sum(end - start for start, end in ends.values())
@@ -169,7 +169,7 @@ def terminated_as_interrupted() -> Iterator[None]:
 
 
 def _of_partitions(
-    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, waiting: Waiting
+    consumer: BlockingConsumer, ends: dict[TopicPartition, int] | None, waiting: IdleWatch
 ) -> Iterator[Record | None]:
     """With `ends`, only the records before them."""
     left = {one for one, end in (ends or {}).items() if end > 0}
@@ -191,7 +191,7 @@ def _of_partitions(
 
 
 def _of_group(
-    consumer: BlockingConsumer, waiting: Waiting, is_end: Callable[[], bool] | None
+    consumer: BlockingConsumer, waiting: IdleWatch, is_end: Callable[[], bool] | None
 ) -> Iterator[Record | None]:
     """With `is_end`, stops at the end of this member's partitions."""
     while True:

@@ -20,7 +20,7 @@ SESSION_TIMEOUT_S = 45.0  # Kafka's default, for members that set none
 REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
-class Waiting(Protocol):
+class IdleWatch(Protocol):
     def heard(self) -> None:
         """A record arrived."""
 
@@ -99,7 +99,7 @@ class GroupPatience:
             )
 
 
-class Watch:
+class OutageWatch:
     """Reports with --follow that the broker or the topic is gone, and that it is back."""
 
     def __init__(

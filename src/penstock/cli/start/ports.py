@@ -30,7 +30,7 @@ BIND_TRIES = 5
 BIND_PAUSE_S = 0.05
 
 
-class Place(NamedTuple):
+class ListenerAddress(NamedTuple):
     host: str
     port: int
     """Zero until it is chosen."""
@@ -42,10 +42,10 @@ class Place(NamedTuple):
 class NodePorts(NamedTuple):
     """The addresses of one node; None for a listener that is off."""
 
-    kafka: Place
-    http: Place | None
-    lines: Place | None
-    nodes: Place | None = None
+    kafka: ListenerAddress
+    http: ListenerAddress | None
+    lines: ListenerAddress | None
+    nodes: ListenerAddress | None = None
     """For the other nodes; None: they use the port for clients."""
 
     @property
@@ -72,9 +72,9 @@ def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: C
     elif (asked := config.penstock_http_listener) is not None:
         places["http"] = _row(asked.host, asked.port, count, f"{HTTP_LISTENER}: port {asked.port}")
     if LINE_LISTENER not in given:
-        places["lines"] = [Place(host, _line_port(first, count))]
+        places["lines"] = [ListenerAddress(host, _line_port(first, count))]
     elif (asked := config.penstock_line_listener) is not None:
-        places["lines"] = [Place(asked.host, asked.port)]
+        places["lines"] = [ListenerAddress(asked.host, asked.port)]
     _settle(places)
     http, lines = places.get("http", []), places.get("lines", [])
     return [
@@ -83,10 +83,10 @@ def plan_ports(host: str, first: int, count: int, config: BrokerConfig, given: C
     ]
 
 
-def _row(host: str, first: int, count: int, what: str) -> list[Place]:
+def _row(host: str, first: int, count: int, what: str) -> list[ListenerAddress]:
     if first + count - 1 > LAST_PORT:
         raise ConfigError(f"{what} leaves no room for {count} nodes: use a lower port")
-    return [Place(host, first + index if first else 0) for index in range(count)]
+    return [ListenerAddress(host, first + index if first else 0) for index in range(count)]
 
 
 def _http_port(first: int) -> int:
@@ -105,7 +105,7 @@ def _line_port(first: int, count: int) -> int:
     return port if first and port <= LAST_PORT else 0
 
 
-def _settle(places: dict[str, list[Place]]) -> None:
+def _settle(places: dict[str, list[ListenerAddress]]) -> None:
     """Replaces zeros by free ports, all at once so that none is used twice."""
     open_ended = [(row, index) for row in places.values() for index, place in enumerate(row) if not place.port]
     hosts = [row[index].host for row, index in open_ended]
@@ -134,7 +134,7 @@ def _elsewhere(setting: str) -> str:
     return f"with --set {setting}=HOST:PORT, or turn it off with --set {setting}="
 
 
-def _try(place: Place, what: str, how: str) -> None:
+def _try(place: ListenerAddress, what: str, how: str) -> None:
     for tries_left in reversed(range(BIND_TRIES)):
         try:
             for sock in bind(place.host, place.port):

@@ -23,7 +23,7 @@ from penstock.spark.decode.reference import ReferenceChunk
 DEFAULT_MAX_ROWS = 10_000
 
 
-class Decoded(NamedTuple):
+class DecodedRows(NamedTuple):
     batches: list[RecordBatch]
     next_offset: int
     rows: int
@@ -56,11 +56,11 @@ class BatchDecoder:
         end: int,
         aborted: Sequence[tuple[int, int]] = (),
         read_committed: bool = False,
-    ) -> Decoded:
+    ) -> DecodedRows:
         """Decodes all at once. `aborted`: (producer id, first offset), as in the fetch answer."""
         chunk = self.open(records, start, end, aborted, read_committed)
         batches = list(chunk)
-        return Decoded(batches, chunk.next_offset, sum(batch.num_rows for batch in batches))
+        return DecodedRows(batches, chunk.next_offset, sum(batch.num_rows for batch in batches))
 
     def open(
         self,

@@ -38,7 +38,7 @@ class OpenBatches(NamedTuple):
     max_timestamps: Int64s
 
 
-class Topics(NamedTuple):
+class TopicSlots(NamedTuple):
     """Topics by number. The slots of a topic are neighbours: first_slots[t] + partition."""
 
     first_slots: Int32s
@@ -54,7 +54,7 @@ _BLOBS = _tuple((SOURCE, INT64S, INT64S), Blobs)
 _HEADERS = _tuple((INT64S, INT64S, _BLOBS, _BLOBS), HeaderBlobs)
 _COLUMNS = _tuple((_BLOBS, _BLOBS, _HEADERS, INT64S), RecordColumns)
 _BATCHES = _tuple((BYTES, INT, INT64S, INT64S, INT64S, INT64S), OpenBatches)
-_TOPICS = _tuple((INT32S, INT32S, INT32S, INT64S), Topics)
+_TOPICS = _tuple((INT32S, INT32S, INT32S, INT64S), TopicSlots)
 
 
 @part
@@ -188,7 +188,12 @@ def murmur2_of(keys: Blobs, row: int) -> int:
 
 @kernel(INT, _COLUMNS, INT32S, INT32S, _TOPICS, INT, INT32S)
 def assign_slots(
-    columns: RecordColumns, topic_numbers: Int32s, partitions: Int32s, topics: Topics, sticky_limit: int, slots: Int32s
+    columns: RecordColumns,
+    topic_numbers: Int32s,
+    partitions: Int32s,
+    topics: TopicSlots,
+    sticky_limit: int,
+    slots: Int32s,
 ) -> int:
     """Fills `slots`: by the row's partition, else by its key, else with the topic's sticky partition.
 

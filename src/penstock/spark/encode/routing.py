@@ -23,7 +23,7 @@ from penstock.spark.encode.columns import (
     UnsuitableRows,
     column,
 )
-from penstock.spark.encode.kernels import NO_PARTITION, Topics
+from penstock.spark.encode.kernels import NO_PARTITION, TopicSlots
 
 
 class Router:
@@ -82,13 +82,13 @@ class Router:
         return number
 
 
-def _no_topics() -> Topics:
-    return Topics(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
+def _no_topics() -> TopicSlots:
+    return TopicSlots(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64))
 
 
-def _with(topics: Topics, values: tuple[int, int, int, int]) -> Topics:
+def _with(topics: TopicSlots, values: tuple[int, int, int, int]) -> TopicSlots:
     columns: tuple[Any, ...] = topics
-    return Topics(*(np.append(old, np.array([new], old.dtype)) for old, new in zip(columns, values, strict=True)))
+    return TopicSlots(*(np.append(old, np.array([new], old.dtype)) for old, new in zip(columns, values, strict=True)))
 
 
 def _partitions(array: ArrowArray | None, rows: int) -> Int32s:

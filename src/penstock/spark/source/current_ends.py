@@ -23,7 +23,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.spark.source.offsets import SourceOffset, topic_id_text
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import FoundTopics, OffsetPlanner, Offsets, name_of
-from penstock.spark.source.positions import AssignedPartitions, TopicPattern, Topics
+from penstock.spark.source.positions import AssignedPartitions, TopicNames, TopicPattern
 
 PATIENCE_S = 10.0
 """How long the brokers must agree on a loss."""
@@ -157,7 +157,7 @@ class CurrentEnds:
         subscription = self._options.subscription
         if isinstance(subscription, TopicPattern):
             return subscription.matches(tp.topic)
-        if isinstance(subscription, Topics):
+        if isinstance(subscription, TopicNames):
             return tp.topic in subscription.names
         assert isinstance(subscription, AssignedPartitions)
         return tp in subscription.partitions

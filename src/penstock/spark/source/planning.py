@@ -28,8 +28,8 @@ from penstock.spark.source.positions import (
     Earliest,
     Latest,
     Position,
+    TopicNames,
     TopicPattern,
-    Topics,
 )
 from penstock.wire_client.requests.leader_epochs import EpochEnd
 from penstock.wire_client.requests.metadata import TopicMetadata
@@ -124,7 +124,7 @@ class OffsetPlanner:
             every = self._cluster.topics(None)
             topics = {name: info for name, info in every.items() if subscription.matches(name) and not info.is_internal}
             return FoundTopics(_ids(topics), _partitions(topics), ())
-        if isinstance(subscription, Topics):
+        if isinstance(subscription, TopicNames):
             topics = self._cluster.topics(subscription.names)
             missing = tuple(name for name in subscription.names if name not in topics)
             return FoundTopics(_ids(topics), _partitions(topics), missing)

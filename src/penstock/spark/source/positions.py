@@ -23,7 +23,7 @@ EARLIEST = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicNames:
     names: tuple[str, ...]
 
 
@@ -41,14 +41,14 @@ class AssignedPartitions:
     partitions: tuple[TopicPartition, ...]
 
 
-Subscription = Topics | TopicPattern | AssignedPartitions
+Subscription = TopicNames | TopicPattern | AssignedPartitions
 
 
-def topics_of(text: str) -> Topics:
+def topics_of(text: str) -> TopicNames:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise InvalidOption(f"option 'subscribe' is '{text}': give one or more topics, separated by commas")
-    return Topics(names)
+    return TopicNames(names)
 
 
 def pattern_of(text: str) -> TopicPattern:

@@ -16,23 +16,23 @@ from penstock.model.errors import ConfigError
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header, with_append_time
 from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import NAMES, recompress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, Decoded, decoder, jit, warm_up
+from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, DecodedRows, decoder, jit, warm_up
 from penstock.spark.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS
 
 FAR = 2**63 - 1
 CONTROL_BIT = 0x20
 
 
-def decode(data: bytes, *columns: str, start: int = 0, end: int = FAR, max_rows: int = 10_000) -> Decoded:
+def decode(data: bytes, *columns: str, start: int = 0, end: int = FAR, max_rows: int = 10_000) -> DecodedRows:
     schema = pa.schema([KAFKA_SCHEMA.field(name) for name in columns or KAFKA_SCHEMA.names])
     return BatchDecoder(schema, "clicks", 4, max_rows=max_rows).decode(data, start, end)
 
 
-def rows(decoded: Decoded) -> list[dict[str, object]]:
+def rows(decoded: DecodedRows) -> list[dict[str, object]]:
     return [row for batch in decoded.batches for row in batch.to_pylist()]
 
 
-def offsets(decoded: Decoded) -> list[int]:
+def offsets(decoded: DecodedRows) -> list[int]:
     return [offset for batch in decoded.batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -211,7 +211,7 @@ def test_control_batches_are_no_rows() -> None:
     data = transactional(1, 0) + marker(1, 2, is_commit=True) + plain(1, 3)
     decoded = decode(data, "offset")
     assert (offsets(decoded), decoded.next_offset) == ([0, 1, 3], 4)
-    assert decode(marker(1, 2, is_commit=True), "offset") == Decoded([], 3, 0)
+    assert decode(marker(1, 2, is_commit=True), "offset") == DecodedRows([], 3, 0)
 
 
 def test_aborted_ranges_end_with_their_marker() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.doctor import spark as doctor_spark
-from penstock.cli.doctor.command import Finding
+from penstock.cli.doctor.command import Diagnosis
 
 ALL = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "numba": "0.68.1", "protobuf": "7.36.2"}
 
 
-def findings(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]) -> list[Finding]:
+def findings(monkeypatch: pytest.MonkeyPatch, installed: dict[str, str]) -> list[Diagnosis]:
     def version(package: str) -> str:
         if package not in installed:
             raise PackageNotFoundError(package)
@@ -31,7 +31,7 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_without_pyspark_one_line_and_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     found = findings(monkeypatch, {"pyarrow": "26.0.1"})
-    assert found == [Finding("info", "spark", "not installed (pip install 'penstock[spark]')")]
+    assert found == [Diagnosis("info", "spark", "not installed (pip install 'penstock[spark]')")]
 
 
 def test_all_is_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from penstock.spark.source.positions import (
     Committed,
     Earliest,
     Latest,
+    TopicNames,
     TopicPattern,
-    Topics,
 )
 
 SERVERS = {"kafka.bootstrap.servers": "a:1, [::1]:2,SASL_SSL://c"}
@@ -41,7 +41,7 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_BOOTSTRAP_SERVERS", raising=False)
     options = stream()
     assert options.cluster.bootstrap == (("localhost", 9092),)
-    assert options.subscription == Topics(("clicks",))
+    assert options.subscription == TopicNames(("clicks",))
     assert options.starting == Latest()
     assert options.limits.max_delay_ms == 900_000
     assert options.fail_on_data_loss
@@ -80,7 +80,7 @@ def test_everything_is_read_whatever_the_case() -> None:
     )
     assert options.cluster.bootstrap == (("a", 1), ("::1", 2), ("c", 9092))
     assert options.cluster.client_id == "me"
-    assert options.subscription == Topics(("clicks", "views"))
+    assert options.subscription == TopicNames(("clicks", "views"))
     assert isinstance(options.starting, AtOffsets)
     assert options.starting.offsets == {
         TopicPartition("clicks", 0): 5,
