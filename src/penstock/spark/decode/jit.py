@@ -38,12 +38,20 @@ def kernel(result: Any, *arguments: Any) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         signature = result(*arguments)
         try:
-            compiled: F = numba.njit(signature, cache=True, **_OPTIONS)(function)
+            compiled = numba.njit(cache=True, **_OPTIONS)(function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            compiled = numba.njit(signature, **_OPTIONS)(function)
-        return compiled
+            compiled = numba.njit(**_OPTIONS)(function)
+        try:
+            compiled.compile(signature)
+        except (AttributeError, ImportError):
+            # Earlier code left a cache that names a class which is gone. numba reads it before it compares the code.
+            compiled.recompile()  # has compiled nothing yet: this only empties the cache
+            compiled.compile(signature)
+        compiled.disable_compile()
+        kept: F = compiled
+        return kept
 
     return decorate
 
