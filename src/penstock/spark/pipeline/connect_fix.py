@@ -3,7 +3,8 @@
 Workers return accumulators as observed metrics. `SparkConnectClient.execute_command_as_iterator` yields dictionaries
 among the answers of a command and takes anything else for an unknown response; a later Spark leaves metrics out. Until
 that is released, the method is replaced by one that does the same. A version with the fix is left alone, and
-tests/unit/spark/pipeline/test_connect_fix.py fails when the oldest supported version has it: then this module can go.
+tests/unit/spark/pipeline/test_pipeline_connect_fix.py fails when the oldest supported version has it:
+then this module can go.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parsing of Spark's messages: the flow and state of a pipeline's event, and the cause of an error.
 
 Spark Connect sends events of a pipeline only as sentences, without fields. Unknown sentences are not events of a flow.
-These are pure functions of text; tests/unit/spark/pipeline/test_events.py has samples from Spark 4.3.
+These are pure functions of text; tests/unit/spark/pipeline/test_pipeline_events.py has samples from Spark 4.3.
 """
 
 from __future__ import annotations
