@@ -58,7 +58,8 @@ def _read_together(splits: Sequence[Split], options: SourceOptions, schema: Any)
     fetch = JointFetch(cluster, wanted, read_committed=options.read_committed, max_bytes=options.fetch_max_bytes)
     for index, chunk in fetch:
         split, position = splits[index], positions[index]
-        decoder = BatchDecoder(schema, split.topic, split.partition)
+        most = min(split.end - position, DEFAULT_MAX_ROWS)  # most of a decoder's cost is memory for its rows
+        decoder = BatchDecoder(schema, split.topic, split.partition, max_rows=most)
         decoded = decoder.open(chunk.records, position, split.end, chunk.aborted, options.read_committed)
         _check_place(split, position, chunk, decoded.next_offset, cluster)
         yield from decoded
