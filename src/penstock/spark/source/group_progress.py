@@ -43,6 +43,16 @@ class GroupCluster(Protocol):
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None: ...
 
 
+class Progress(Protocol):
+    """Where a query reports what is finished."""
+
+    def report(self, group: str, positions: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
+        """Everything before `positions` is finished. `is_last`: nothing follows in this run."""
+
+    def flush(self) -> None:
+        """The process ends: waits briefly until all that was reported is committed."""
+
+
 def new_group(options: GroupOptions) -> str:
     return options.group_id or f"{options.prefix}-{uuid.uuid4().hex[:8]}"
 
@@ -58,6 +68,8 @@ class ForeignGroup(PenstockError):
 
 
 class GroupProgress:
+    """Commits at once, which takes as long as the coordinator does."""
+
     def __init__(self, cluster: GroupCluster, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
         self._clock = clock
@@ -68,13 +80,13 @@ class GroupProgress:
         self._looked_at = 0.0
         self._warned: str | None = None
 
-    def report(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Everything before `positions` is finished."""
+    def report(self, group: str, positions: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
+        """The last report is committed even if a commit has failed just now."""
         now = self._clock()
         wanted = (group, dict(positions))
         if wanted == self._committed and now - self._committed_at < REPEAT_S:
             return
-        if not positions or now < self._not_before:
+        if not positions or (now < self._not_before and not is_last):
             return
         try:
             self._refuse_foreign(group, frozenset(positions), now)
@@ -85,6 +97,9 @@ class GroupProgress:
             self._warn(f"group '{group}' does not show the progress of the query: {_reason(error)}")
             return
         self._committed, self._committed_at = wanted, now
+
+    def flush(self) -> None:
+        """Nothing is left: every report is committed at once."""
 
     def _refuse_foreign(self, group: str, partitions: frozenset[TopicPartition], now: float) -> None:
         if self._looked == (group, partitions) and now - self._looked_at < LOOK_S:

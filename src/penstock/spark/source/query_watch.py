@@ -114,7 +114,7 @@ class QueryWatch:
             finished = run.query.finished()
             if is_over or is_last or finished == run.seen:
                 for one in finished:
-                    self._report(run, one)
+                    self._report(run, one, is_last=is_over or is_last)
             run.seen = finished
             if is_over:
                 del self._runs[run_id]
@@ -125,7 +125,7 @@ class QueryWatch:
             if self._newest.get(run.query.query_id) is run:
                 del self._newest[run.query.query_id]
 
-    def _report(self, run: _Run, one: FinishedTo) -> None:
+    def _report(self, run: _Run, one: FinishedTo, *, is_last: bool) -> None:
         found = parse_offset(one.end_offset)
         if found is None:  # another kind of source
             return
@@ -138,7 +138,7 @@ class QueryWatch:
             return
         with run.reporting:
             if not run.is_superseded:
-                run.progress[one.source].report(end.group, end.positions)
+                run.progress[one.source].report(end.group, end.positions, is_last=is_last)
 
 
 # -- Spark's driver ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ It relies on these guarantees of Spark (MicroBatchExecution):
   unfinished batch is repeated first, from the offset log alone. So `start` may be committed to the group.
 - With Trigger.AvailableNow it is called once more after the last batch. With Trigger.Once it is not: that batch is
   committed to the group by `query_watch`, in sessions that have it, or at the next run.
+- `stop()` is called only if Spark is gone. Otherwise the process gets a signal (`termination`).
 - The checkpoint has only the ends of batches. When batch 0 is repeated, `initialOffset` is called again, and retention
   or new records may have moved the earliest or latest offset. So the end of batch 0 also has its start, and so has the
   end of each batch that does not begin where the last one ended.
@@ -35,15 +36,17 @@ from pyspark.sql.types import StructType
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.cores import known_cores
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
+from penstock.spark.source.background_progress import BackgroundProgress
 from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.current_ends import CurrentEnds
-from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, new_group
+from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, Progress, new_group
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
 from penstock.spark.source.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
 from penstock.spark.source.splits import Split, SplitGroup, cut, ranges_between, together
+from penstock.spark.source.termination import before_termination, is_sparks
 
 IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
 """The shortest interval between requests for the ends of the logs. Earlier calls wait."""
@@ -56,7 +59,7 @@ class StreamDriver:
         self,
         options: SourceOptions,
         planner: OffsetPlanner,
-        progress: GroupProgress,
+        progress: Progress,
         sizes: RecordSizes,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -99,7 +102,8 @@ class StreamDriver:
         group = self._options.group.group_id or start.group or self._group_of_taken_over()
         ends = self._latest(start, group)
         kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
-        self._progress.report(group, {tp: at for tp, at in kept.items() if tp in ends.positions})
+        finished = {tp: at for tp, at in kept.items() if tp in ends.positions}
+        self._progress.report(group, finished)
         moved = self._starts.after(start, ends)
         begin = kept | moved
         # Retention may have passed the ends since they were looked up.
@@ -113,7 +117,15 @@ class StreamDriver:
         if start.is_initial:
             return replace(ends, positions=positions, begin=begin)
         is_same = (group, ends.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
-        return start if is_same and not moved else replace(ends, positions=positions, begin=moved or None)
+        if not is_same or moved:
+            return replace(ends, positions=positions, begin=moved or None)
+        if self._is_available_now:
+            self._progress.report(group, finished, is_last=True)
+        return start
+
+    def close(self) -> None:
+        """The process ends."""
+        self._progress.flush()
 
     def committed(self, end: SourceOffset) -> None:
         group = self._options.group.group_id or end.group
@@ -219,6 +231,10 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         self._running().committed(SourceOffset.from_json(end))
 
+    def stop(self) -> None:
+        if self._driver is not None:
+            self._driver.close()
+
 
 def connected_driver(options: SourceOptions) -> StreamDriver:
     from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -230,5 +246,8 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
     looking = BlockingCluster(where.bootstrap, where.client_id, where.security, LOOK_TIMEOUT_S)
     sizes = RecordSizes(lambda positions: looking.first_batches(positions, SAMPLE_BYTES))
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
-    planner = OffsetPlanner(options, cluster)
-    return StreamDriver(options, planner, GroupProgress(committing), sizes, tasks=known_cores())
+    planner, progress = OffsetPlanner(options, cluster), BackgroundProgress(GroupProgress(committing))
+    driver = StreamDriver(options, planner, progress, sizes, tasks=known_cores())
+    if is_sparks():
+        before_termination(driver.close)
+    return driver

@@ -427,6 +427,7 @@ def test_against_a_broker() -> None:
         assert 90 <= position <= 101
         assert [split.size for split in reader.partitions(initial, end) if isinstance(split, Split)] == [position]
         reader.latestOffset(end, ReadAllAvailable())
+        reader.stop()
         assert list(admin.group_offsets("sized").values()) == [position]
 
 
