@@ -1,7 +1,7 @@
 """The streaming source: the end and the splits of each micro-batch.
 
 `StreamDriver` is the state of a running query. It lives in a process beside Spark's driver while the query runs, and
-Spark asks it for offsets up to 85 times a second. `PenstockStreamReader` is Spark's interface to it; the workers get a
+Spark asks it for offsets again and again. `PenstockStreamReader` is Spark's interface to it; the workers get a
 copy of the reader without the driver.
 
 It relies on these guarantees of Spark (MicroBatchExecution):
@@ -41,17 +41,13 @@ from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.current_ends import CurrentEnds
 from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, Progress, new_group
+from penstock.spark.source.latest_ends import LatestEnds, News
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
 from penstock.spark.source.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
 from penstock.spark.source.splits import Split, SplitGroup, cut, ranges_between, together
 from penstock.spark.source.termination import before_termination, is_sparks
-
-IDLE_INTERVAL_S, BUSY_INTERVAL_S = 0.05, 0.01
-"""The shortest interval between requests for the ends of the logs. Earlier calls wait."""
-BUSY_S = 1.0
-"""How long a query counts as busy after its last new record."""
 
 
 class StreamDriver:
@@ -61,6 +57,7 @@ class StreamDriver:
         planner: OffsetPlanner,
         progress: Progress,
         sizes: RecordSizes,
+        news: News,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         tasks: int | None = None,
@@ -72,16 +69,12 @@ class StreamDriver:
         self._progress = progress
         self._sizes = sizes
         self._clock = clock
-        self._sleep = sleep
         limits = options.limits
         self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
         self._initial: SourceOffset | None = None
         self._taken_over: str | None = None
-        self._current = CurrentEnds(options, planner, clock, sleep)
+        self._latest = LatestEnds(CurrentEnds(options, planner, clock, sleep), news, clock, sleep)
         self._starts = BatchStarts(planner, clock)
-        self._ends: SourceOffset | None = None
-        self._asked_at = 0.0
-        self._moved_at = 0.0
         self._is_available_now = False
 
     def initial(self) -> SourceOffset:
@@ -95,12 +88,23 @@ class StreamDriver:
         self._is_available_now = True
 
     def ends(self) -> SourceOffset | None:
-        """The ends of the logs at the last request."""
-        return self._ends
+        """The ends of the logs at the last look."""
+        return self._latest.known
 
     def next_end(self, start: SourceOffset, is_limited: bool) -> SourceOffset:
+        """The end of the next batch. If it equals `start`, there is none yet."""
         group = self._options.group.group_id or start.group or self._group_of_taken_over()
-        ends = self._latest(start, group)
+        end = self._end_of_batch(start, group, is_limited)
+        self._latest.answered(with_batch=end is not None)
+        if end is not None:
+            return end
+        waiting = replace(start, group=group, is_initial=False)
+        return replace(waiting, begin=start.positions) if start.is_initial else waiting
+
+    def _end_of_batch(self, start: SourceOffset, group: str, is_limited: bool) -> SourceOffset | None:
+        # With Trigger.AvailableNow later records are for the next run.
+        known = self._latest.known if self._is_available_now else None
+        ends = known or self._latest.find(start, group)
         kept = {tp: at for tp, at in start.positions.items() if not ends.is_recreated_since(start, tp.topic)}
         finished = {tp: at for tp, at in kept.items() if tp in ends.positions}
         self._progress.report(group, finished)
@@ -109,19 +113,18 @@ class StreamDriver:
         # Retention may have passed the ends since they were looked up.
         latest = {tp: max(end, moved.get(tp, end)) for tp, end in ends.positions.items()}
         positions = self._admit(begin, latest) if is_limited else latest
-        self._ends = replace(ends, positions=latest, begin=ends.begin if positions is None else None)
+        self._latest.known = replace(ends, positions=latest, begin=ends.begin if positions is None else None)
         if positions is None:
-            waiting = replace(start, group=group, is_initial=False)
-            return replace(waiting, begin=start.positions) if start.is_initial else waiting
-        ends = replace(ends, tasks=self._tasks)
+            return None
+        end = replace(ends, positions=positions, tasks=self._tasks)
         if start.is_initial:
-            return replace(ends, positions=positions, begin=begin)
-        is_same = (group, ends.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
+            return replace(end, begin=begin)
+        is_same = (group, end.topic_ids, positions) == (start.group, start.topic_ids, start.positions)
         if not is_same or moved:
-            return replace(ends, positions=positions, begin=moved or None)
+            return replace(end, begin=moved or None)
         if self._is_available_now:
             self._progress.report(group, finished, is_last=True)
-        return start
+        return None
 
     def close(self) -> None:
         """The process ends."""
@@ -136,29 +139,6 @@ class StreamDriver:
         """The group of a query that takes over another source's checkpoint, until its own checkpoint has it."""
         self._taken_over = self._taken_over or new_group(self._options.group)
         return self._taken_over
-
-    def _latest(self, start: SourceOffset, group: str) -> SourceOffset:
-        if self._is_available_now:
-            # Later records are for the next run.
-            return self._ends or self._current.since(start, group)
-        now = self._clock()
-        interval_s = BUSY_INTERVAL_S if now - self._moved_at < BUSY_S else IDLE_INTERVAL_S
-        wait_s = self._asked_at + interval_s - now
-        if self._ends is not None and wait_s > 0:
-            if self._has_more(start, self._ends):
-                return self._ends
-            self._sleep(wait_s)
-        ends = self._current.since(start, group)
-        self._asked_at = self._clock()
-        if ends.positions != start.positions:
-            self._moved_at = self._asked_at
-        return ends
-
-    @staticmethod
-    def _has_more(start: SourceOffset, ends: SourceOffset) -> bool:
-        """Whether the last answer is enough for another batch."""
-        has_backlog = any(end > start.positions.get(tp, -1) for tp, end in ends.positions.items())
-        return has_backlog and ends.topic_ids == start.topic_ids
 
     def _admit(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
@@ -238,6 +218,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def connected_driver(options: SourceOptions) -> StreamDriver:
     from penstock.wire_client.blocking.cluster import BlockingCluster
+    from penstock.wire_client.blocking.long_poll import LongPoll
 
     where = options.cluster
     cluster = BlockingCluster(where.bootstrap, where.client_id, where.security)
@@ -247,7 +228,8 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
     sizes = RecordSizes(lambda positions: looking.first_batches(positions, SAMPLE_BYTES))
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
     planner, progress = OffsetPlanner(options, cluster), BackgroundProgress(GroupProgress(committing))
-    driver = StreamDriver(options, planner, progress, sizes, tasks=known_cores())
+    news = LongPoll(cluster, read_committed=options.read_committed)
+    driver = StreamDriver(options, planner, progress, sizes, news, tasks=known_cores())
     if is_sparks():
         before_termination(driver.close)
     return driver

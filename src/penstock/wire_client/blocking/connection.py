@@ -203,6 +203,10 @@ class BlockingConnection:
             self._fail("the broker closed the connection")
         return self._failure is None and time.monotonic() < self._session_ends
 
+    def fileno(self) -> int:
+        """For `select`: readable when an answer arrives, or when the connection is lost. -1 if it is closed."""
+        return self._socket.fileno()
+
     @property
     def outstanding(self) -> int:
         """The number of requests without an answer yet."""

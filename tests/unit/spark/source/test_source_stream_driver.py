@@ -25,6 +25,23 @@ from penstock.spark.source.stream_reader import PenstockStreamReader, StreamDriv
 from penstock.testing import Broker
 
 
+class FakeNews:
+    """Waits, in steps of a millisecond, until a log has grown."""
+
+    def __init__(self, cluster: FakeCluster, time: FakeTime) -> None:
+        self.cluster, self.time = cluster, time
+        self.waits_s: list[float] = []
+
+    def wait(self, positions: Mapping[TopicPartition, int], timeout_s: float) -> bool:
+        begin = self.time.now_s
+        has_news = False
+        while not has_news and self.time.now_s - begin < timeout_s:
+            self.time.sleep(0.001)
+            has_news = any(log.end > positions[tp] for tp, log in self.cluster.logs.items() if tp in positions)
+        self.waits_s.append(self.time.now_s - begin)
+        return has_news
+
+
 class Query:
     """A reader as the process beside Spark's driver has it."""
 
@@ -35,6 +52,7 @@ class Query:
         self.cluster, self.time = cluster, FakeTime()
         self.reader = PenstockStreamReader(given, source_schema(False))
         parsed = SourceOptions.for_stream(given)
+        self.news = FakeNews(cluster, self.time)
         self.reader._driver = StreamDriver(
             parsed,
             OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep),
@@ -44,6 +62,7 @@ class Query:
                 self.time.clock,
                 lambda work: work(),
             ),
+            self.news,
             self.time.clock,
             self.time.sleep,
         )
@@ -86,24 +105,75 @@ def test_reads_on_and_commits_what_is_finished(cluster: FakeCluster) -> None:
     assert cluster.commits == [(initial["group"], dict(zip(tps, ends, strict=True))) for ends in wanted]
 
 
-def test_idle_query_asks_twenty_times_a_second_at_most(cluster: FakeCluster) -> None:
+def test_idle_query_waits_for_news_and_looks_once_a_second(cluster: FakeCluster) -> None:
     query = Query(cluster)
     end = query.next(query.reader.initialOffset())
     assert query.after(1).next(end) == end
     asked, began = cluster.asked_offsets, query.time.now_s
     for _ in range(100):
-        assert query.after(0.001).next(end) == end
+        assert query.after(0.01).next(end) == end
     elapsed_s = query.time.now_s - began
-    assert cluster.asked_offsets - asked <= elapsed_s / 0.05 + 1
+    assert query.news.waits_s == pytest.approx([0.1] * 100, abs=0.002)
+    assert cluster.asked_offsets - asked <= elapsed_s + 1
     assert cluster.asked_topics <= elapsed_s + 3
 
 
-def test_query_that_just_had_records_asks_more_often(cluster: FakeCluster) -> None:
+def test_record_that_arrives_ends_the_wait(cluster: FakeCluster) -> None:
     query = Query(cluster)
     end = query.next(query.reader.initialOffset())
+    assert query.after(0.05).next(end) == end
+
+    def arrive() -> None:
+        cluster.log("clicks", 1).end = 101
+
+    query.time.at(0.04, arrive)
+    began = query.time.now_s
+    assert positions(query.after(0.01).next(end)) == [300, 101]
+    assert query.time.now_s - began == pytest.approx(0.04, abs=0.002)
+
+
+def test_only_a_question_that_follows_an_idle_answer_at_once_waits(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    # After a batch; after another source of the query, or its trigger, took its time.
+    assert query.next(end) == end
+    for _ in range(3):
+        assert query.after(0.15).next(end) == end
+    assert query.news.waits_s == []
+    assert query.after(0.01).next(end) == end
+    assert len(query.news.waits_s) == 1
+
+
+def test_two_looks_have_some_time_between_them(cluster: FakeCluster) -> None:
+    """Even if each wait says that there is news, as after a failure."""
+    query = Query(cluster)
+    end = query.next(query.reader.initialOffset())
+    query.news.wait = lambda positions, timeout_s: True  # type: ignore[method-assign]
+    asked = cluster.asked_offsets
     for _ in range(5):
         assert query.next(end) == end
+    assert cluster.asked_offsets - asked == 5
     assert query.time.slept_s == pytest.approx([0.01] * 5)
+
+
+def test_query_that_waits_for_more_records_waits_for_news(cluster: FakeCluster) -> None:
+    query = Query(cluster, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    end = query.next(query.reader.initialOffset())
+    cluster.log("clicks", 0).end = 310
+    for _ in range(4):
+        assert query.after(0.01).next(end) == end
+    assert len(query.news.waits_s) == 3
+    cluster.log("clicks", 0).end = 350
+    assert positions(query.after(0.01).next(end)) == [350, 100]
+
+
+def test_available_now_waits_for_nothing(cluster: FakeCluster) -> None:
+    query = Query(cluster)
+    query.reader.prepareForTriggerAvailableNow()
+    end = query.next(query.reader.initialOffset())
+    for _ in range(3):
+        assert query.after(0.01).next(end) == end
+    assert query.news.waits_s == []
 
 
 def test_busy_query_does_not_wait(cluster: FakeCluster) -> None:
