@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns property chaos chaos-cluster sink-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns bench-tables property chaos chaos-cluster sink-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -15,7 +15,7 @@ install: $(STAMP) ## Make .venv/ with the package, its commands, Spark (PySpark,
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tools/system_packages.sh ensurepip:python3-venv
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,tables]'
 	@touch $(STAMP)
 
 demo: install ## The whole story in about two minutes: three brokers, clicks, a pipeline on Spark, kill -9 of a leader, results
@@ -58,6 +58,10 @@ bench-cluster: install ## Three brokers beside three of Apache Kafka, interleave
 
 bench-turns: install ## How long the event loop is held: cold reads, offsets by time, a restart, a cut (OPTIONS="--gigabytes 1" for less)
 	$(BIN)/python -m bench.turns $(OPTIONS)
+
+bench-tables: install ## Table formats: delta-rs and pyiceberg beside the tables of Penstock (ARGS='--only appends --scale 0.1')
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'pyiceberg[sql-sqlite,pyarrow]'
+	$(BIN)/python -m bench.tables $(ARGS)
 
 property: install ## The log's property test for as long as EXAMPLES says (default 20000)
 	PENSTOCK_PROPERTY_EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest tests/property --timeout=0 -q

@@ -1,0 +1,1 @@
+"""Tables in an open format: rows for them, and committers that are killed."""
