@@ -1,8 +1,9 @@
 """Tracks which brokers are alive, on the active controller.
 
-A broker is fenced if it was silent for `broker.session.timeout.ms`, or if its connection broke and did not come back
-within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its sockets at
-once, so its leaders move within a fraction of a second. Silence counts from the moment this node became the controller.
+A broker is fenced if it was silent for `broker.session.timeout.ms`, or if its connection broke, or was refused, and did
+not come back within `penstock.broker.lost.grace.ms`, unless it has sent a heartbeat since. A killed process closes its
+sockets at once, so its leaders move within a fraction of a second. A broker that was never reached proves nothing: this
+process may have just begun. Silence counts from the moment this node became the controller.
 Must not know: what fencing means.
 """
 
@@ -107,13 +108,13 @@ class BrokerWatch:
         heard_s = self._heard_s.setdefault(broker_id, now_s)
         if (now_s - heard_s) * 1000 >= config.broker_session_timeout_ms:
             return f"it sent no heartbeat for {now_s - heard_s:.1f} s", 0.0
-        lost_s = self._lost_since(broker_id)
-        if lost_s is not None:
-            # The last heartbeat of a killed broker may be read after its end; the refused connections are reported
-            # again.
-            lost_s = max(lost_s, self._broken.get(broker_id, lost_s))
+        lost_s, broken_s = self._lost_since(broker_id), self._broken.get(broker_id)
+        if lost_s is None or broken_s is None:
+            return None, INTERVAL_S
+        # The last heartbeat of a killed broker may be read after its end; the refused connections are reported again.
+        lost_s = max(lost_s, broken_s)
         # A connection lost long before this node became the controller: most likely that of the former controller.
-        if lost_s is None or heard_s > max(lost_s, self._started_s):
+        if heard_s > max(lost_s, self._started_s):
             return None, INTERVAL_S
         left_s = lost_s + config.penstock_broker_lost_grace_ms / 1000 - now_s
         if left_s <= 0:

@@ -181,6 +181,24 @@ def test_the_controller_that_was_is_given_up_by_the_next_one_at_once() -> None:
     play(story)
 
 
+def test_a_controller_that_has_just_begun_gives_up_nobody_that_it_has_not_reached_yet() -> None:
+    """It is the only voter and was restarted: its connections are not up yet, and the brokers are."""
+
+    async def story(there: ControllerWorld) -> None:
+        there.controller.deactivated()
+        there.lost[2] = there.lost[3] = there.clock.monotonic()
+        there.controller.activated()
+        there.fall_silent(2)
+        there.fall_silent(3)
+        await asyncio.sleep(SESSION_S - 0.1)
+        assert not there.is_fenced(2)
+        there.watch.peer_lost(3)  # nobody listens there
+        await asyncio.sleep(GRACE_S + 0.05)
+        assert there.is_fenced(3)
+
+    play(story)
+
+
 def test_nobody_is_fenced_by_one_that_is_not_the_controller() -> None:
     async def story(there: ControllerWorld) -> None:
         there.quorum.is_active = False

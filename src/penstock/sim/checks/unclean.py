@@ -1,4 +1,5 @@
-"""The records that an unclean election may lose: those acknowledged after the new leader had left the ISR.
+"""The records that an unclean election may lose: those acknowledged after the new leader had left the ISR, and before
+the old leader must know of the election.
 
 Records acknowledged before that are present at their offsets, as everywhere; without unclean elections all are. Lost
 records do not reappear elsewhere. Must not know: brokers, faults.
@@ -17,6 +18,8 @@ class UncleanElection(NamedTuple):
     leader: int
     left_s: float
     """Time when it last left the in-sync replicas."""
+    known_s: float
+    """Time when the old leader must know, and acknowledges nothing any more."""
 
 
 def check_unclean(
@@ -41,7 +44,7 @@ def check_unclean(
                 "acknowledged records are at their offset",
                 f"{write.value!r} was acknowledged at {place}@{write.offset}, and is at {offsets[write.value]}",
             )
-        may_be_lost = any(one.at_s > write.begun_s and one.left_s < write.ended_s for one in elections)
+        may_be_lost = any(one.known_s > write.begun_s and one.left_s < write.ended_s for one in elections)
         if not may_be_lost:
             raise Violation(
                 "an unclean election loses only what its leader never had",

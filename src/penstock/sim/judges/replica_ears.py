@@ -18,7 +18,7 @@ from penstock.replica.partition import Partition
 from penstock.sim.checks.brokers import BrokerChecker
 from penstock.sim.checks.chains import ChainChecker, Key
 from penstock.sim.checks.elections import check_elected
-from penstock.sim.checks.leases import LeaseChecker
+from penstock.sim.checks.leases import SLACK_S, LeaseChecker
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.starts import StartChecker
 from penstock.sim.checks.unclean import UncleanElection
@@ -316,7 +316,9 @@ class ReplicaEars:
         leader = before.leader if change.leader is None else change.leader
         if leader >= 0 and leader not in (before.leader, *before.isr, *before.elr, *before.adding):
             left_s = self._left.get((*key, leader), 0.0)
-            self.elections.setdefault(key, []).append(UncleanElection(now_s, leader, left_s))
+            session_ms = max(node.config.broker_session_timeout_ms for node in self._cluster.nodes.values())
+            known_s = now_s + 2 * session_ms / 1000 + SLACK_S
+            self.elections.setdefault(key, []).append(UncleanElection(now_s, leader, left_s, known_s))
 
     def _overhear_election(self, change: Any) -> Any:
         def overheard(

@@ -101,10 +101,6 @@ def _keeps_its_minimum(original: Any) -> Any:
     return apply_config
 
 
-def _always(original: Any) -> Any:
-    return lambda self, partition: True
-
-
 def _tries_the_sync_again(original: Any) -> Any:
     return lambda error: True
 
@@ -289,12 +285,6 @@ ERROR_BUGS = (
         "a changed min.insync.replicas takes effect only after a restart",
         "the high watermark waits for min.insync.replicas",
         (("penstock.replica.partition:Partition.apply_config", _keeps_its_minimum),),
-    ),
-    Bug(
-        "counts-by-both",
-        "after a snapshot of the metadata, the new min.insync.replicas is used with the old in-sync replicas",
-        "the high watermark only grows",
-        (("penstock.replica.hosting:HostedPartitions._has_newest_state", _always),),
     ),
     Bug(
         "syncs-again",

@@ -29,15 +29,16 @@ def seen(*numbers: int) -> dict[int, Seen]:
 def test_what_was_acknowledged_without_the_leader_may_go() -> None:
     history = written(1.0, 2.0, 3.0)
     check_unclean(history, PLACE, seen(0, 1, 2), [])
-    check_unclean(history, PLACE, seen(0, 1), [UncleanElection(4.0, 2, 2.5)])
+    check_unclean(history, PLACE, seen(0, 1), [UncleanElection(4.0, 2, 2.5, 4.0)])
+    check_unclean(history, PLACE, seen(0, 1), [UncleanElection(2.0, 2, 0.0, 3.5)])
 
 
 @pytest.mark.parametrize(
     ("final", "elections", "what"),
     [
         ((0, 1), [], "an unclean election loses only what its leader never had"),
-        ((0,), [UncleanElection(4.0, 2, 2.5)], "an unclean election loses only what its leader never had"),
-        ((0, 1), [UncleanElection(2.0, 2, 0.0)], "an unclean election loses only what its leader never had"),
+        ((0,), [UncleanElection(4.0, 2, 2.5, 9.0)], "an unclean election loses only what its leader never had"),
+        ((0, 1), [UncleanElection(1.0, 2, 0.0, 1.9)], "an unclean election loses only what its leader never had"),
         ((0, 2, 1), [], "acknowledged records are at their offset"),
         ((0, 1, 2, 1), [], "no record appears twice"),
         ((0, 1, 2, 7), [], "every record was written"),
