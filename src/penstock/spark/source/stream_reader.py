@@ -48,6 +48,7 @@ from penstock.spark.source.planning import OffsetPlanner
 from penstock.spark.source.record_sizes import LOOK_TIMEOUT_S, SAMPLE_BYTES, RecordSizes
 from penstock.spark.source.splits import Split, SplitGroup, cut, ranges_between, together
 from penstock.spark.source.termination import before_termination, is_sparks
+from penstock.spark.source.transport import hint_at_sockets
 
 
 class StreamDriver:
@@ -232,4 +233,5 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
     driver = StreamDriver(options, planner, progress, sizes, news, tasks=known_cores())
     if is_sparks():
         before_termination(driver.close)
+        hint_at_sockets()
     return driver
