@@ -136,7 +136,7 @@ class Node:
 
 
 def evict(directory: Path) -> None:
-    """What lies there is not in the page cache any more."""
+    """Drops its files from the page cache."""
     for path in directory.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Who runs where, as if the broker and its clients were on two machines.
+"""The processors of broker and clients, as if the broker and its clients were on two machines.
 
 The broker with all its processes has one processor, the clients have another. Among the clients, the producer that
 measures has a real-time priority: the processor time that a hostile peer takes on its own machine must not count as
@@ -51,7 +51,7 @@ class Placement:
 
     @contextmanager
     def of_broker(self) -> Iterator[None]:
-        """What is started meanwhile belongs to the broker, everything else to its clients."""
+        """Processes started meanwhile belong to the broker, all others to its clients."""
         if not self.is_apart:
             yield
             return

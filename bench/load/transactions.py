@@ -68,7 +68,7 @@ class TransactionLoad:
 
 @dataclass(slots=True)
 class Committed:
-    """What a run has committed."""
+    """The commits of a run."""
 
     seconds: float = 0.0
     transactions: int = 0

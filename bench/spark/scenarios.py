@@ -1,4 +1,4 @@
-"""What is measured of Spark, as a table. Only data."""
+"""The measurements of Spark, as a table. Only data."""
 
 from __future__ import annotations
 

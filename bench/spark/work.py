@@ -72,7 +72,7 @@ def read(spark: SparkSession, task: Task, directory: str) -> Measured:
 
 
 def overhead(spark: SparkSession, task: Task, directory: str) -> Measured:
-    """What a micro-batch of a few rows takes."""
+    """The time that a micro-batch of a few rows takes."""
     batches = _batches(_stream(spark, task, 2), "noop", directory)
     times = sorted(seconds * 1e3 for _, seconds in batches[10:])
     return {"batch_p50_ms": statistics.median(times), "batch_p95_ms": times[int(len(times) * 0.95)]}

@@ -1,4 +1,4 @@
-"""What the tests of a real cluster share: a way to say what was measured. Timings are printed, never asserted."""
+"""Shared by the tests of a real cluster: a way to print measurements. Timings are printed, never asserted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A leader cut off from the other brokers, while clients still reach it.
 
-What it is told to store meanwhile is not acknowledged (or only to those who asked for no replicas), another leads,
+Records that it receives meanwhile are not acknowledged, except to clients that asked for no replicas. Another leads,
 clients move over by themselves, and when the cable is back the old leader's own records are cut off its log.
 Cables are pulled between network namespaces: root only, elsewhere these tests are skipped.
 """

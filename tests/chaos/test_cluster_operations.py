@@ -1,4 +1,4 @@
-"""What an operator does to a cluster under traffic: look, restart, grow, shrink. No client may notice."""
+"""The work of an operator on a cluster under traffic: look, restart, grow, shrink. No client may notice."""
 
 from __future__ import annotations
 

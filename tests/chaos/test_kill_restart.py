@@ -262,7 +262,7 @@ def batch_of(text: str, size: int) -> bytes:
 
 
 def test_full_disk(broker: BrokerProcess) -> None:
-    """What does not fit is refused, what was acknowledged stays readable, and with room again it goes on."""
+    """Records that do not fit are refused, acknowledged ones stay readable, and with room again the broker goes on."""
     assert broker.terminate() == 0
     broker.file_size_limit = 300_000
     broker.start()

@@ -72,7 +72,7 @@ def produce(bootstrap: str, topic: str, messages: list[dict[str, Any]], **config
 
 
 def delivery_error(bootstrap: str, topic: str, **message: Any) -> KafkaError:
-    """What a delivery report says. The client would wait half a minute for an unknown topic to turn up."""
+    """The error in a delivery report. The client would wait half a minute for an unknown topic to turn up."""
     errors: list[KafkaError] = []
     config = {"message.max.bytes": 10_000_000, "topic.metadata.propagation.max.ms": 500}
     producer = Producer({"bootstrap.servers": bootstrap, **config})

@@ -741,7 +741,7 @@ def test_what_is_asked_for_but_not_served_is_406(web: Http, topic: str) -> None:
 
 
 def test_event_source_of_a_page_may_read_the_answer(tmp_path: Path) -> None:
-    """What a browser does: it sends Origin, and gives the page an answer that names this origin, and no other."""
+    """As a browser does it: it sends Origin, and gives the page an answer that names this origin, and no other."""
     settings = GATEWAY | {"penstock.http.allowed.origins": "https://dash.example"}
     with BrokerProcess(tmp_path, settings) as process:
         web = Http(gateway_port(process, "HTTP"))

@@ -102,7 +102,7 @@ def test_cooperative_members_never_stop_reading_what_they_keep(
 
 
 def test_eager_members_do_stop(bootstrap: str, topic: str, start: Callable[..., Member]) -> None:
-    """What the test above would see if it were blind."""
+    """The test above would fail here: eager members stop reading."""
     create_topic(bootstrap, topic, PARTITIONS)
     trickle = Trickle(bootstrap, topic, PARTITIONS)
     try:

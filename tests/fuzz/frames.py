@@ -41,7 +41,7 @@ EDGES = (-(1 << 31), -(1 << 15), -2, 127, 255, 1 << 15, (1 << 31) - 1)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one connection sends. `is_open_ended`: the last frame announces more than comes."""
+    """The bytes of one connection. `is_open_ended`: the last frame announces more than comes."""
 
     frames: tuple[bytes, ...]
     is_open_ended: bool

@@ -58,7 +58,7 @@ class KafkaTools:
         )
 
     def run(self, tool: str, *arguments: str, node_id: int = 3, succeeds: bool = True) -> str:
-        """What a tool says; `node_id` is the broker it is told of."""
+        """The output of a tool; `node_id` is the broker it is told of."""
         place = ("--bootstrap-server", self.cluster.nodes[node_id].address)
         return self.java(tool, *place, *arguments, succeeds=succeeds)
 

@@ -86,7 +86,7 @@ def compacted(brokers: tuple[Broker, Broker], most: int) -> list[tuple[int | Non
 
 
 def batches(broker: Broker) -> list[tuple[int, ...]]:
-    """What the headers in the first segment say, but for what depends on the moment of compaction."""
+    """The headers in the first segment, without fields that depend on the moment of compaction."""
     path = broker.data / f"{TOPIC}-0" / f"{0:020d}.log"
     return [
         (

@@ -79,7 +79,7 @@ def produce(bootstrap_servers: str, codec: str, *, idempotent: bool) -> None:
 
 
 def kafka_dump(jars: str, files: list[Path], *flags: str) -> str:
-    """What the tool says on standard output; its complaints go to standard error, and there are none."""
+    """The standard output of the tool; its complaints go to standard error, and there are none."""
     assert files
     command = ["java", "-cp", jars, TOOL, *flags, "--files", ",".join(map(str, files))]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

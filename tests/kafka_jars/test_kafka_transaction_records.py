@@ -83,7 +83,7 @@ def decoded(jars: str, data: Path, partition: str, decoder: str) -> list[tuple[d
 
 
 def told(records: list[tuple[dict[str, Any], dict[str, Any] | None]], name: str) -> list[dict[str, Any]]:
-    """What the coordinator wrote of one transactional id, in order."""
+    """The coordinator's records of one transactional id, in order."""
     values = (value for key, value in records if key["data"]["transactionalId"] == name)
     return [value["data"] for value in values if value is not None]
 

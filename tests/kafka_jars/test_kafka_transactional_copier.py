@@ -86,7 +86,7 @@ class Round:
         ]
 
     def run(self) -> str:
-        """What there is to tell of it."""
+        """Returns a line about the run."""
         for topic in (self._source, self._sink):
             self._cluster.create_topic(topic, self._mode.partitions)
         self._seed()

@@ -156,7 +156,7 @@ class World:
                 partition.delete_records(chance.randrange(partition.high_watermark + 1))
 
     def request(self, *, is_first: bool) -> FetchRequest:
-        """What a consumer does: moves on behind what it was given, sometimes, and changes its mind."""
+        """As a consumer does: it often moves on behind the records that it got, and sometimes changes its mind."""
         chance = self.chance
         places = [(name, index) for name in TOPICS for index in range(PARTITIONS + 1)]
         forgotten: list[ForgottenTopic] = []

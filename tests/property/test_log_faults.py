@@ -49,7 +49,7 @@ def filled(random: Random, batches: int = 40) -> tuple[SimDisk, Log]:
 
 
 def everything(log: Log, max_bytes: int = 800) -> bytes:
-    """What fetch would serve from start to end; CorruptBatch where it would stop."""
+    """The batches that fetch would serve from start to end; CorruptBatch where it would stop."""
     data, offset = b"", log.log_start_offset
     while (piece := log.reader.read(offset, max_bytes)) is not None:
         if not piece.is_trusted():

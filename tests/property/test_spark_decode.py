@@ -288,7 +288,7 @@ def test_flipped_bytes(case: Input, chance: Random) -> None:
 @search
 @given(inputs(), st.randoms(use_true_random=False))
 def test_flipped_bytes_under_a_checksum_that_matches(case: Input, chance: Random) -> None:
-    """What a faulty client may have sent: nothing but the checks of the records stands between these and the rows."""
+    """Batches of faulty clients: nothing but the checks of the records stands between these and the rows."""
     spans = list(batch_positions(case.data))
     for _ in range(8):
         data = bytearray(case.data)

@@ -53,7 +53,7 @@ FAILURES = (AssertionError, ApiError, StorageError, OSError, LookupError, ValueE
 
 
 class Truth(NamedTuple):
-    """What a list of batches says, walked from the start."""
+    """The transactions in a list of batches, walked from the start."""
 
     opened: dict[int, int]  # producer id -> first offset
     epochs: dict[int, int]

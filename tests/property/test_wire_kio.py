@@ -182,7 +182,7 @@ def test_every_truncation_is_a_protocol_error(key: int, direction: str) -> None:
 
 @pytest.mark.parametrize(("key", "direction"), CASES)
 def test_damage_is_read_or_refused(key: int, direction: str) -> None:
-    """Whatever the bytes, a reader answers with a message or ProtocolError."""
+    """A reader answers any bytes with a message or ProtocolError."""
     rng = random.Random(key)
     outcomes = {"read": 0, "refused": 0}
     for version, schema, cls in schemas(key, direction):

@@ -23,7 +23,7 @@ SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", DEFAULT_SEEDS).spli
 
 @pytest.fixture(scope="module")
 def totals() -> Counter[str]:
-    """What happened in all histories of this run."""
+    """The events of all histories of this run."""
     return Counter()
 
 

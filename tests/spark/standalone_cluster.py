@@ -40,7 +40,7 @@ class StandaloneCluster:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def work_directory(self, number: int) -> Path:
-        """Where a worker's executors run."""
+        """The directory in which a worker's executors run."""
         return self.directory / f"worker-{number}"
 
     def __enter__(self) -> StandaloneCluster:

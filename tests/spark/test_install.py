@@ -48,7 +48,7 @@ print(sorted(map(tuple, spark.sql("SELECT 'sql', string(value) FROM events").col
 
 
 def run(python: Path, program: str, directory: Path, **variables: str) -> str:
-    """What it printed."""
+    """Its output."""
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}  # as `activate` does
     environment.pop("PYSPARK_PYTHON", None)
     environment["PYTHONUNBUFFERED"] = "1"  # else what Python prints comes after all that the JVM does

@@ -383,7 +383,7 @@ def test_results_for_a_topic_alone_are_delivered_exactly_once(
 
 
 def sinks_of(command: CommandLine, servers: str) -> dict[str, dict[str, Any]]:
-    """What the cluster knows of queries that write exactly once, by query id."""
+    """The queries that write exactly once and that the cluster knows, by query id."""
     found = json.loads(command("pipeline", "sinks", "--json", "--bootstrap-server", servers).out)
     return {one["query_id"]: one for one in found}
 

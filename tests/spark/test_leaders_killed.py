@@ -70,7 +70,7 @@ class Numbers(threading.Thread):
 
 
 class Copies:
-    """What has come out, read by librdkafka from the start."""
+    """The copied records, read by librdkafka from the start."""
 
     def __init__(self, servers: str, topic: str) -> None:
         settings = {"bootstrap.servers": servers, "group.id": "copies", "enable.auto.commit": False, **QUIET_CLIENT}

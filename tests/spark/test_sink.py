@@ -85,7 +85,7 @@ def test_a_stream_goes_on_where_it_was_and_writes_nothing_twice(
 
 
 def test_a_broker_killed_while_rows_are_written(spark: SparkSession, tmp_path: Path) -> None:
-    """What was not acknowledged is sent again, and what was stored is not stored again. A broker of its own."""
+    """Unacknowledged records are sent again, and stored ones are not stored again. A broker of its own."""
     count = 200_000
     under_way, over = tmp_path / "under-way", Event()
 

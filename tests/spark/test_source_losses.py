@@ -1,6 +1,6 @@
 """Logs that are not what they were: retention, partitions that come, topics created anew, holes, damage.
 
-What can be read is read, each row once and in order; what cannot is an error that names it, unless the query was told
+Records that are left are read, each once and in order; others are an error that names it, unless the query was told
 to go on without.
 """
 
@@ -96,7 +96,7 @@ def test_retention_passes_the_start_between_runs(spark: SparkSession, topics: To
 
 
 def test_retention_passes_the_first_batch_of_a_query(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
-    """Where it began is not where a query would begin today."""
+    """It did not begin where a query would begin today."""
     topic = topics.create()
     fill(topics, topic, range(100))
     run(spark, topics, topic, tmp_path)

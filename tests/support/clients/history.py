@@ -1,4 +1,4 @@
-"""What clients of a cluster were told, and what must follow from it.
+"""The answers that clients of a cluster got, and the promises that follow from them.
 
 A `History` is lists of facts with their times: sends, acknowledgements, failures, reads. `check` compares it with the
 log as it stands in the end and returns every broken promise as a `Violation`; it knows no clients and no brokers, so
@@ -20,7 +20,7 @@ producers with acks=all:
     reset         a consumer was told that its position is outside of the log
 
 A read before the acknowledgement reaches the producer is no fault: the record is committed while the answer is still
-under way. What makes a read past the high watermark a fault is that the record may go, and that is `vanished`.
+under way. A read past the high watermark is a fault because the record may go: `vanished`.
 """
 
 from __future__ import annotations

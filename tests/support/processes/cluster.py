@@ -2,7 +2,7 @@
 
 Knows processes, files and `penstock start`; what a cluster promises is judged elsewhere (`history`). Every node has
 a properties file, a data directory and one log file of all its starts. A port is the OS's choice and stays the
-node's own. Whatever a test does, leaving the block ends every process that was started in it, and nothing else.
+node's own. Leaving the block always ends every process that was started in it, and nothing else.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class NodeProcess:
         self._signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """What it said, over all starts."""
+        """Its output, over all starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def usage(self) -> Usage:
@@ -408,7 +408,7 @@ def isolated(cluster: ClusterProcesses, node: NodeProcess) -> Iterator[None]:
 
 
 def run_command(cluster: ClusterProcesses, *arguments: str) -> str:
-    """What a `penstock` command prints; it must succeed."""
+    """The output of a `penstock` command; it must succeed."""
     servers = ",".join(node.address for node in cluster.running if not node.is_aside)
     command = [sys.executable, "-m", "penstock.cli", *arguments, "--bootstrap-server", servers]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -70,7 +70,7 @@ def reassign(cluster: ClusterProcesses, targets: Mapping[TopicPartition, Sequenc
 
 
 def reassignments(cluster: ClusterProcesses) -> dict[TopicPartition, tuple[list[int], list[int]]]:
-    """What is under way: the replicas that are added and those that will go, by partition."""
+    """The reassignments under way: the replicas that are added and those that will go, by partition."""
     with ask(cluster) as client:
         answer = client.call(
             Api.LIST_PARTITION_REASSIGNMENTS,
@@ -99,7 +99,7 @@ def quorum(cluster: ClusterProcesses) -> ResponsePartitionData:
 
 
 def voter_addresses(cluster: ClusterProcesses) -> dict[int, tuple[str, int]]:
-    """Where the quorum has its voters."""
+    """The addresses of the quorum's voters."""
     asked = RequestTopicData(topic_name=METADATA_TOPIC, partitions=[RequestPartitionData(partition_index=0)])
     with ask(cluster) as client:
         answer = client.call(

@@ -24,7 +24,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def transcript(page: Path) -> list[tuple[bytes, bytes]]:
-    """What is typed after `$ nc`, and the whole answer to it: up to the line that starts with OK or ERR."""
+    """A line typed after `$ nc`, and the whole answer to it: up to the line that starts with OK or ERR."""
     session = next(block for block in blocks(page, "") if block.startswith("$ nc "))
     lines = session.splitlines()[1:]
     turns: list[tuple[bytes, bytes]] = []

@@ -67,7 +67,7 @@ class RoutedNetwork(Network):
     # -- cables -------------------------------------------------------------------------
 
     def cut(self, source: int, target: int) -> None:
-        """What `source` sends to `target` is lost from now on; the other direction is not touched."""
+        """Bytes from `source` to `target` are lost from now on; the other direction is not touched."""
         pair = (self.host_of(source), self.host_of(target))
         self._router("rule", "add", "from", pair[0], "to", pair[1], "blackhole")
         self._cuts.append(pair)

@@ -1,4 +1,4 @@
-"""What every test of a real cluster asks in the end."""
+"""The checks at the end of every test of a real cluster."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ SETTINGS = Settings(election_timeout_ms=1000, heartbeat_interval_ms=200, entries
 
 
 class History:
-    """What was applied: (index, data), oldest first."""
+    """The applied entries: (index, data), oldest first."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[int, bytes]] = []
@@ -65,7 +65,7 @@ class History:
 
 
 class Strangers:
-    """Whoever introduces himself is let in, with any disk, and not remembered."""
+    """Every introduction is accepted, with any disk, and not remembered."""
 
     def greeted_by(self, node: int, address: str, directory_id: str) -> None:
         pass

@@ -1,8 +1,7 @@
 """A Raft server without a world around it: the core, a disk that remembers what was written, a state machine.
 
-Whoever drives it says when a write is done and where messages go. What `Outcome` promises about order is kept
-here, by the letter: writes in order, messages after them, and a crash in the middle of a write leaves a prefix
-of it.
+Its driver says when a write is done and where messages go. The order that `Outcome` promises is kept by the letter:
+writes in order, messages after them, and a crash in the middle of a write leaves a prefix of it.
 """
 
 from __future__ import annotations
@@ -100,7 +99,7 @@ class Server:
         self.wake_ms: int | None = None
 
     def crash(self, random: Random) -> None:
-        """What is not stable is gone, except perhaps the beginning of the write under way."""
+        """Unstable writes are gone, except perhaps the beginning of the one under way."""
         self.is_up = False
         if self.writes and random.random() < 0.5:
             self.disk.write(self.writes[0].outcome, parts=random.randrange(4))

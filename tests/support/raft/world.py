@@ -41,7 +41,7 @@ MAX_EVENTS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What goes wrong in a run, and how much room the servers have."""
+    """The faults of a run, and the room that the servers have."""
 
     voter_count: int
     loss: float

@@ -251,11 +251,11 @@ class FollowingBroker:
         raise NotImplementedError("logs that cannot be opened are the business of real brokers")
 
     def write_own(self, partition: Partition, data: bytes) -> None:
-        """What the replica holds before it follows anybody."""
+        """The records of the replica before it follows a leader."""
         partition.log.append_replicated(data, self.clock.now_ms())
 
     async def follow(self, epoch: int = 1, leader: int = LEADER, isr: tuple[int, ...] = (LEADER,)) -> None:
-        """What the metadata would do, in the follower's process."""
+        """Does the metadata's part, in the follower's process."""
 
         async def apply() -> None:
             for partition in self.partitions:

@@ -1,4 +1,4 @@
-"""What partitions of the tests share and tell, where no broker hosts them."""
+"""The hosts of partitions in tests without a broker: shared settings, and reports."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def ask(handler: Any, request: Message, version: int | None = None, listener_nam
 
 
 def as_sent(api_key: int, version: int, response: Message) -> Any:
-    """What a client reads."""
+    """The response as a client reads it."""
     parts, _ = drained(response_steps(api_key, version, 1, response))
     frame = b"".join(cast("list[bytes]", parts))[4:]
     _, at = read_response_header(api_key, version, frame)

@@ -308,7 +308,7 @@ def test_remove_refuses_while_there_are_replicas(run: CommandLine, scripted: Scr
 
 
 def test_a_broker_that_runs_is_not_removed(run: CommandLine, scripted: ScriptedCluster) -> None:
-    """Nor is its vote taken, as if that were half of it. What it holds is told first: to be moved while it runs."""
+    """Nor is its vote taken, as if that were half of it. Its replicas are named first: they are moved while it runs."""
     assert "broker 2 holds 2 replicas: move them away first" in run("cluster", "remove", "2").err
     for words in (("remove", "2", "--force"), ("remove", "3")):
         scripted.topics["events"] = [Partition(1, [1, 2], [1, 2])]

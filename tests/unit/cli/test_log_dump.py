@@ -224,7 +224,7 @@ def test_transaction_marker_and_aborted_transactions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".txnindex", ".snapshot"])
 def test_garbage_never_raises(directory: Path, suffix: str) -> None:
-    """Whatever the bytes: findings and an exit code, and an end."""
+    """Any bytes give findings and an exit code, and an end."""
     rng = random.Random(7)
     file = segments(directory)[0].with_suffix(suffix)
     sound = file.read_bytes() if file.exists() else bytes(34 * 5)

@@ -81,7 +81,7 @@ class Cluster:
         return self.rest()
 
     def rest(self) -> str:
-        """What it says until it ends by itself."""
+        """Its output until it ends by itself."""
         self.process.wait(PATIENCE_S)
         for reader in self._readers:
             reader.join(PATIENCE_S)

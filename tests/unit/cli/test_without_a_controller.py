@@ -1,4 +1,4 @@
-"""What `doctor` and commands say when nobody decides for the cluster: which voters answer, which do not, and why."""
+"""Without a controller, `doctor` and other commands say which voters answer, which do not, and why."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Quorum:
 
 
 class Wire:
-    """What answers at each address; stands for `broker_link.peer_connection`."""
+    """The peer at each address; stands for `broker_link.peer_connection`."""
 
     def __init__(self) -> None:
         self.answers: dict[Address, Message] = {}
@@ -332,7 +332,7 @@ def test_a_connection_to_who_is_controller_no_more_is_given_up_at_once(monkeypat
 
 
 def test_isr_changes_and_heartbeats_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks knows more by the next time."""
+    """The node knows more by the next time."""
 
     async def story(place: Place) -> None:
         began_s = asyncio.get_running_loop().time()

@@ -1,4 +1,4 @@
-"""What a node makes of the others: whom it looks for, which disk it insists on, and what it says of itself."""
+"""A node and its neighbours: it looks for them, insists on their disks, and tells its own address."""
 
 from __future__ import annotations
 

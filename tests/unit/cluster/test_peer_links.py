@@ -375,7 +375,7 @@ def test_an_unknown_cluster_id_fits_every_other(pair: Pair) -> None:
 
 
 async def talk(*frames: bytes) -> bytes:
-    """What server 2 answers, until it closes or half a second has passed."""
+    """The answers of server 2, until it closes or half a second has passed."""
     reader, writer = await asyncio.open_connection("node-2", PORT)
     await introduce(reader, writer)
     heard = bytearray()

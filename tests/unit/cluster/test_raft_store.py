@@ -1,4 +1,4 @@
-"""What a Raft server finds on its disk after it stopped, was killed, or lost power in the middle of a write."""
+"""The disk of a Raft server after it stopped, was killed, or lost power in the middle of a write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def entry(index: int, term: int = 1, text: str = "") -> Entry:
 def attach(
     store: RaftStore, ports: SimPorts, *, failed: list[Exception] | None = None, stalled: list[Exception] | None = None
 ) -> None:
-    """What goes wrong is noted in the lists."""
+    """The lists have the errors."""
     lane = QuorumLane(GroupCommit(ports.loop.call_soon, ports.flusher), ports.workers)
     store.attach(
         ports.loop,
@@ -274,7 +274,7 @@ def test_a_damaged_snapshot_is_refused() -> None:
 
 @dataclass
 class Model:
-    """What a disk may hold: the last write that is known to be stable, and every prefix of the ones after it."""
+    """Possible contents of a disk: the last stable write, and every prefix of the ones after it."""
 
     state: Stored = field(default_factory=Stored)
     possible: list[Stored] = field(default_factory=lambda: [EMPTY])

@@ -1,4 +1,4 @@
-"""What holds where a node's own settings and those of its cluster differ, and what the node says of it."""
+"""A node's own settings differ from those of its cluster: which ones apply, and the node's warning."""
 
 from __future__ import annotations
 

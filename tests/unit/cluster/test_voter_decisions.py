@@ -1,4 +1,4 @@
-"""Who gets a vote, and where a voter is found: the controller's part, with a test that says who listens where."""
+"""Votes and addresses of voters: the controller's part. The test says which node listens at an address."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_new_cluster_writes_down_where_its_voters_are() -> None:
 
 
 class Whereabouts:
-    """Who listens where: (host, port) -> (node, disk)."""
+    """The listening nodes: (host, port) -> (node, disk)."""
 
     def __init__(self, there: ControllerWorld, **nodes: tuple[int, bytes]) -> None:
         self.nodes = nodes

@@ -34,7 +34,7 @@ Answer = Callable[[Place], ErrorCode]
 
 
 class Told(asyncio.Event):
-    """What a coordinator hears: the partitions that have their marker."""
+    """The coordinator: it hears which partitions have their marker."""
 
     def __init__(self, *places: Place) -> None:
         super().__init__()

@@ -164,7 +164,7 @@ class Mention(NamedTuple):
 
 
 def expected(history: list[Put | End]) -> tuple[dict[bytes, bytes | None], set[tuple[int, bytes, bytes | None]]]:
-    """What counts of each key is its last mention that is decided; what is open counts only behind that."""
+    """Of each key the last decided value counts; open transactions count only behind it."""
     mentions: list[Mention] = []
     decided: list[bool] = []
     for one in history:

@@ -1,7 +1,7 @@
 """Random histories of a group with members of both protocols, broker crashes and time.
 
-Whatever happens: nobody is given what somebody else has, what a crash leaves is the same group, and when
-things calm down everybody reads and every partition is read by exactly one.
+No member gets a partition that another still has, and a crash leaves the same group. When things calm down, every
+member reads, and every partition is read by exactly one.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_every_input_is_possible_in_some_state() -> None:
 
 
 def test_nothing_leads_back_from_gone() -> None:
-    """What is still at work for it may end; the metadata makes another one."""
+    """Work that is under way for it may end; the metadata makes another one."""
     assert {met: target for (state, met), target in MOVES.items() if state is State.GONE} == {
         Input.NOT_FITTED: State.GONE,
         Input.FITTED: State.GONE,

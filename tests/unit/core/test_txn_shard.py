@@ -115,7 +115,7 @@ class World:
             self.apply(self.shard.markers_written(one, one.partitions, self.now_ms))
 
     def tick_now(self) -> list[tuple[Token, object]]:
-        """What is due, as the host does it: until nothing is."""
+        """Does everything that is due, as the host does."""
         replies: list[tuple[Token, object]] = []
         for _ in range(100):
             deadline_ms = self.shard.next_deadline()

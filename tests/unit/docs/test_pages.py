@@ -1,4 +1,4 @@
-"""What the written pages point at exists: links, tests that show promises, files and symbols of the architecture."""
+"""The targets of the written pages exist: links, tests that show promises, files and symbols of the architecture."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Log:
 
 
 def read(log: Log, monkeypatch: pytest.MonkeyPatch, *taken: bool) -> list[list[bytes | None]]:
-    """What each read gives, after which its caller takes it or is gone."""
+    """The records of each read; then its caller takes them, or is gone."""
     monkeypatch.setattr(instances, "fetch", log.fetch)
     cluster: Any = None
 

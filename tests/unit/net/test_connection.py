@@ -272,7 +272,7 @@ def test_join_bytes_keeps_order_around_slices() -> None:
 
 
 async def test_one_client_has_a_bounded_part_of_a_turn() -> None:
-    """Whoever sends without a pause does not keep others from their turn."""
+    """A client that sends without a pause does not keep others from their turn."""
     greedy, modest = Harness(max_in_flight=1000), Harness()
     order: list[str] = []
     for harness, name in ((greedy, "greedy"), (modest, "modest")):
@@ -337,7 +337,7 @@ async def test_those_that_never_pause_share_one_turn() -> None:
 
 
 async def test_an_answer_is_no_turn_out_of_order() -> None:
-    """Whoever waits in line is not served when an earlier request of it is answered."""
+    """A connection in the line is not served when an earlier request of it is answered."""
     harness = Harness(max_in_flight=1000)
     harness.feed(frame(PIPELINED_KEY) * (TURN_BUDGET * 3))
     harness.connection.reply(0, [b"x"])

@@ -48,7 +48,7 @@ class Many:
 
 
 def feed(connection: Connection, channel: FakeChannel, data: bytes) -> bytes:
-    """What was not taken."""
+    """The memory that was not taken."""
     rest = memoryview(data)
     while rest and channel.is_reading and not channel.is_closed:
         buffer = connection.receive_buffer()

@@ -1,4 +1,4 @@
-"""What /health says: ok only from a broker that can do its work in the cluster."""
+"""/health says ok only from a broker that can do its work in the cluster."""
 
 from __future__ import annotations
 

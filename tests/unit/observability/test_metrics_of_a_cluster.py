@@ -1,4 +1,4 @@
-"""What the brokers of a cluster tell of it, while it is well and while it is not."""
+"""Metrics of a cluster from its brokers, while it is well and while it is not."""
 
 from __future__ import annotations
 

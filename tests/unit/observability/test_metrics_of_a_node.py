@@ -1,4 +1,4 @@
-"""What goes wrong is seen: states that a healthy broker of one node does not have."""
+"""Metrics show trouble: states that a healthy broker of one node does not have."""
 
 from __future__ import annotations
 

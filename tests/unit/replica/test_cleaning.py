@@ -197,7 +197,7 @@ async def test_records_deleted_while_the_swap_is_committed_cancel_it() -> None:
 async def test_a_log_that_was_cut_after_it_was_looked_at_is_left_alone(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was decided on has been written anew since, and is not committed."""
+    """The chosen segments have been written anew since, and are not committed."""
     world = World({"t": {}, "other": {"max.compaction.lag.ms": "1000000"}})
     partition = world.fill("t")
     world.fill("other")  # its survey is awaited

@@ -32,7 +32,7 @@ CUT = 7
 
 
 class HeldWorkers(Workers):
-    """What is asked for waits until it is let go."""
+    """Work waits until the test lets it go."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What clients say when an argument, an address or a record is wrong: always a `ClientError` with a sentence."""
+"""A wrong argument, address or record is always a `ClientError` with a sentence."""
 
 from __future__ import annotations
 

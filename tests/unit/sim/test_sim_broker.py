@@ -32,7 +32,7 @@ SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", "0:12").split(":"))
 
 @dataclass
 class History:
-    """What one producer saw."""
+    """The history of one producer."""
 
     acknowledged: dict[int, bytes] = field(default_factory=dict)  # by offset
     uncertain: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a seed decides about settings, and what follows from them."""
+"""Settings that a seed chooses, and their consequences."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_an_append_after_a_roll_that_failed_is_served() -> None:
 
 
 def loud(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is opened, made or renamed from now on."""
+    """The files that are opened, made or renamed from now on."""
     touched: list[str] = []
     for name in ("open", "rename", "remove"):
         original = getattr(disk, name)

@@ -1,4 +1,4 @@
-"""What compaction leaves of segments, record by record and batch by batch."""
+"""Segments after compaction, record by record and batch by batch."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ def test_retention_works_on_compacted_segments(disk: SimDisk) -> None:
 
 
 def test_a_lookup_that_runs_while_segments_are_swapped_leads_nobody_past_records(disk: SimDisk) -> None:
-    """What it looks in is gone by then: it finds the next segment, and whoever follows its word would miss records."""
+    """Its segment is gone by then: it finds the next one, and a reader that follows it would miss records."""
     log = filled(disk, config=replace(CONFIG, index_interval_bytes=4096))
     swap, outcome = rewritten(disk, log, end_offset=4)
     assert log.begin_swap(swap, log.generation)

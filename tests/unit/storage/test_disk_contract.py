@@ -1,4 +1,4 @@
-"""What a caller of the disk port may rely on, held against the real disk and the simulated one."""
+"""Promises of the disk port to its callers, tested on the real disk and the simulated one."""
 
 from __future__ import annotations
 

@@ -576,7 +576,7 @@ def test_a_segment_of_one_large_batch_needs_no_index_and_no_remark(disk: SimDisk
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_last_five_batches_of_a_producer_are_remembered_across_segments(disk: SimDisk, clean: bool) -> None:
-    """Whatever lies between them in the log, and however many segments."""
+    """With anything between them in the log, and any number of segments."""
     log = open_log(disk, LogConfig(segment_bytes=2 * BATCH_BYTES))
     sent = [
         build_batch([Record(None, b"v", (), NOW_MS)], producer_id=7, producer_epoch=0, base_sequence=number)
@@ -650,7 +650,7 @@ def test_truncation_drops_segments_epochs_and_index_entries(disk: SimDisk) -> No
 def test_segments_that_could_not_be_set_aside_are_still_there(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    """A full disk may have no room for a name either. What is forgotten and left would be a hole after a crash."""
+    """A full disk may have no room for a name either. Files that are left and forgotten are a hole after a crash."""
     config = LogConfig(segment_bytes=2 * BATCH_BYTES, index_interval_bytes=0)
     log = open_log(disk, config)
     for _ in range(12):

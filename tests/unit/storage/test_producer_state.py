@@ -46,7 +46,7 @@ def test_an_unknown_producer_may_start_anywhere() -> None:
 
 
 def test_an_unknown_producer_whose_first_batch_was_refused_starts_with_that_one() -> None:
-    """What was in flight behind it would be appended before it, and it never again."""
+    """Batches in flight behind it would be appended before it, and it would never be."""
     producers = ProducerStates()
     producers.refuse(header(0, 3))
     producers.refuse(header(3, 2))

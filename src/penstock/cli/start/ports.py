@@ -1,4 +1,4 @@
-"""Where the nodes of `penstock start --nodes` listen.
+"""The addresses at which the nodes of `penstock start --nodes` listen.
 
 The Kafka ports count up from --port. The REST proxy of a node is as far below its Kafka port as that of a single
 broker: 8082, 8083, 8084 for 9092, 9093, 9094. Only node 1 serves the line protocol. The nodes reach each other on ports

@@ -54,7 +54,7 @@ class JobProgress:
 
 
 class Audience(Protocol):
-    """What a job reports to."""
+    """The receiver of a job's reports."""
 
     def say(self, line: str) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What flows into topics leave on the cluster when their checkpoints are deleted or replaced by a full refresh.
+"""Open transactions of flows whose checkpoints are deleted, or replaced by a full refresh.
 
 A flow that was killed in mid-batch has open transactions, which hold readers back. The flow's next run would end them,
 but its query never comes back. Its records are sent again, so nothing is lost when they are aborted.

@@ -82,7 +82,7 @@ class Decider:
         return decision
 
     def abort(self, batch_id: int, transactions: Sequence[OpenTransaction]) -> None:
-        """After a task or `commit` has failed. What is decided stays. Raises ApiError, WireClientError."""
+        """After a task or `commit` has failed. A decision stays. Raises ApiError, WireClientError."""
         reach(Step.ABORT_CALLED)
         driver = self._decisions.take_over()
         last = self._decisions.last()

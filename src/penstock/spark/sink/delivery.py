@@ -55,7 +55,7 @@ class Slice(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What a successful attempt has in the log."""
+    """The records of a successful attempt in the log."""
 
     partitions: tuple[PartitionWritten, ...]
     transaction: OpenTransaction | None = None

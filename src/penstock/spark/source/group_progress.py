@@ -44,7 +44,7 @@ class GroupCluster(Protocol):
 
 
 class Progress(Protocol):
-    """Where a query reports what is finished."""
+    """The place where a query reports finished offsets."""
 
     def report(self, group: str, positions: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
         """Everything before `positions` is finished. `is_last`: nothing follows in this run."""

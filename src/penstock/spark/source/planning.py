@@ -145,7 +145,7 @@ class OffsetPlanner:
         return self._cluster.list_offsets(wanted, self._options.read_committed) if wanted else {}
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Offsets:
-        """Where the records up to these leader epochs end in the present logs. Unknown ends are left out."""
+        """The ends of the records up to these leader epochs in the present logs. Unknown ends are left out."""
         try:
             found = self._cluster.epoch_ends(epochs) if epochs else {}
         except ApiError as error:

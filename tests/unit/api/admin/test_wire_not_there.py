@@ -1,4 +1,4 @@
-"""What this software does not have: ACLs, quotas. Clients are told at once, in words they understand."""
+"""ACLs and quotas are missing. Clients are told at once, in words they understand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients are told of brokers and partitions: Metadata, DescribeCluster, DescribeTopicPartitions and the view."""
+"""Brokers and partitions as clients see them: Metadata, DescribeCluster, DescribeTopicPartitions and the view."""
 
 from __future__ import annotations
 

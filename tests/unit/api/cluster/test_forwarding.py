@@ -1,6 +1,6 @@
 """Requests for the controller that reach another broker, on a simulated network: dispatchers, connections, real frames.
 
-Who leads is what a test says; the quorum itself is not here.
+A test says which node leads; the quorum itself is not here.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ LOST = ApiError(ErrorCode.NOT_CONTROLLER, "leadership was lost")
 
 
 class Quorum:
-    """What this node believes of the quorum."""
+    """The quorum as this node sees it."""
 
     def __init__(self) -> None:
         self.leader_id: int | None = None

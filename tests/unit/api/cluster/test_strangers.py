@@ -1,4 +1,4 @@
-"""What only nodes of the cluster may send, sent by somebody else: the connection is closed, and nothing has changed."""
+"""Requests of nodes, sent by other programs: the connection is closed, and nothing has changed."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def play(story: Story, **settings: str) -> None:
 
 
 async def send(frame: bytes, number: int, *, port: int = PORT) -> bytes:
-    """What is answered until the node closes."""
+    """The answers until the node closes."""
     reader, writer = await asyncio.open_connection(host_of(number), port)
     writer.write(frame)
     async with asyncio.timeout(5):
@@ -198,7 +198,7 @@ async def send(frame: bytes, number: int, *, port: int = PORT) -> bytes:
 
 
 def state(cluster: SimCluster) -> list[Any]:
-    """What strangers would like to change."""
+    """The state that strangers would like to change."""
     return [
         (
             node.membership.quorum.status.term,
@@ -328,7 +328,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Any:
 
 
 def test_a_proof_for_one_node_does_not_open_another() -> None:
-    """Whoever is dialed in place of node 2 cannot pass the proof on to node 1."""
+    """A server that is dialed in place of node 2 cannot pass the proof on to node 1."""
 
     async def story(world: SimWorld, cluster: SimCluster) -> None:
         opening = Opening(STRANGER, 2, bytes(NONCE_BYTES), "").encode()

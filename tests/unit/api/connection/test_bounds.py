@@ -210,7 +210,7 @@ def test_what_is_asked_for_is_looked_at_in_turns(
 
 
 class Noting:
-    """Whoever prepares batches: notes what memory for requests is in use at that time."""
+    """A preparer of batches that notes the memory for requests in use at that time."""
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
@@ -325,7 +325,7 @@ def test_metadata_is_described_once_for_each_change(wire: WireClient, wire_broke
 
 
 def large_but_sane() -> Iterator[tuple[str, int, int, Message]]:
-    """What tools and clients of a large cluster send in one request."""
+    """Requests as tools and clients of a large cluster send them."""
     asked = [OffsetFetchRequestTopics(name=f"topic-{at}", partition_indexes=list(range(20))) for at in range(2500)]
     group = OffsetFetchRequestGroup(group_id="g", topics=asked)
     yield "50,000 offsets", Api.OFFSET_FETCH, 8, OffsetFetchRequest(groups=[group])

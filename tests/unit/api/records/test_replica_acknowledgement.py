@@ -19,7 +19,7 @@ EPOCH, END = 5, 40
 
 
 class LedPartition:
-    """What the handler asks of a partition, led in `EPOCH` and with records up to `END`."""
+    """The part of a partition that the handler uses, led in `EPOCH` and with records up to `END`."""
 
     def __init__(self) -> None:
         self.log = SimpleNamespace(log_end_offset=END)

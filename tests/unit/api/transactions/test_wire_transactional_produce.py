@@ -86,7 +86,7 @@ def test_many_partitions_of_one_request_are_verified_together(wire: WireClient) 
 
 
 def test_what_is_pipelined_behind_the_first_batch_keeps_its_order(wire: WireClient) -> None:
-    """The first waits for the coordinator. What comes behind it on the connection waits too."""
+    """The first waits for the coordinator. Requests behind it on the connection wait, too."""
     topic = wire.create_topic()
     txn = TransactionClient(wire).init()
     sent = [wire.send(Api.PRODUCE, 12, txn.produce_request(topic, b"%d" % number)) for number in range(5)]

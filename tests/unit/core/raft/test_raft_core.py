@@ -1,4 +1,4 @@
-"""What the driver of a core relies on: order of writes and messages, deadlines, bounds, answers to tokens."""
+"""Promises of a core to its driver: order of writes and messages, deadlines, bounds, answers to tokens."""
 
 from __future__ import annotations
 

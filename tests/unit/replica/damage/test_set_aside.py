@@ -1,4 +1,4 @@
-"""What repair takes out of a log is kept, all of it, for as long as it is needed and no longer."""
+"""Records that repair takes out of a log are all kept, for as long as they are needed and no longer."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Loop:
         self.later.append(callback)
 
     def wait(self) -> None:
-        """What was put off is tried again."""
+        """A flush that was put off is tried again."""
         self.now_s += PUT_OFF_S
         later, self.later = self.later, []
         self.soon += later

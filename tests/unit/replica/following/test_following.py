@@ -1,4 +1,4 @@
-"""What one fetch session says of the partitions it follows."""
+"""One fetch session and the partitions that it follows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ MET = sorted((Input.RECORDS, Input.NOTHING_NEW, Input.OUTDATED, *HOLDS, *LETS_GO
 
 @pytest.mark.parametrize("seed", range(8))
 def test_the_leaders_session_has_what_may_be_asked_for(seed: int) -> None:
-    """Whatever happens between two fetches: a leader who remembers the requests knows all that is not held or delayed,
+    """Anything may happen between two fetches: a leader that remembers requests knows all that is not held or delayed,
     and nothing else."""
     random = Random(seed)
     names, now_s = [f"topic-{number}" for number in range(6)], 0.0

@@ -563,7 +563,7 @@ def test_a_lost_session_begins_anew(world: SimWorld) -> None:
 
 @pytest.mark.parametrize("settings", [LAZY, {}])
 def test_a_broker_that_registers_anew_says_everything_again(world: SimWorld, settings: dict[str, str]) -> None:
-    """What it held in its life before counts no more, and where nobody writes there is no other occasion to say it."""
+    """Records of its earlier life no longer count, and without writes there is no other occasion to say so."""
     broker = FollowingBroker(world, 2, settings=settings)
 
     async def main() -> None:

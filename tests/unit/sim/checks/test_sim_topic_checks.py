@@ -1,4 +1,4 @@
-"""What an operator was told, held against what is so in the end."""
+"""An operator's answers, compared with the topics at the end."""
 
 from __future__ import annotations
 

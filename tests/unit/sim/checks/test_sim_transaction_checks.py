@@ -111,7 +111,7 @@ def test_an_offset_that_nobody_committed_or_an_older_one_is_named(told: int) -> 
 
 
 def test_a_coordinator_that_was_replaced_may_return_an_older_offset() -> None:
-    """What an instance makes of it comes twice, and takes the offset back; nothing else may."""
+    """The output of the instance comes twice, and takes the offset back; nothing else may."""
     story = Story()
     story.committed(range(2))
     story.committed(range(2, 4))

@@ -1,4 +1,4 @@
-"""What whoever changes the voters was told, held against who votes in the end."""
+"""Answers to changes of voters, compared with the voters at the end."""
 
 from __future__ import annotations
 

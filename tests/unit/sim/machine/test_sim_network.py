@@ -124,7 +124,7 @@ def test_what_a_partition_holds_up_arrives_when_it_heals(world: SimWorld, one_wa
 
 
 def test_a_shut_way_back_fills_the_window_of_who_still_gets_through(world: SimWorld) -> None:
-    """What the peer reads cannot be acknowledged, so the sender runs into its window."""
+    """Bytes that the peer reads cannot be acknowledged, so the sender runs into its window."""
 
     async def main() -> None:
         received = 0

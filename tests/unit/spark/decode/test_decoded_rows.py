@@ -1,4 +1,4 @@
-"""What comes out of BatchDecoder for sound batches. (Every kind of them: tests/property/test_spark_decode.py.)"""
+"""The rows of BatchDecoder for sound batches. (Every kind of them: tests/property/test_spark_decode.py.)"""
 
 from __future__ import annotations
 

@@ -410,7 +410,7 @@ def test_the_origin_of_a_batch_is_what_spark_noted(tmp_path: Path) -> None:
 
 
 class Listed:
-    """What a cluster answers, one after the other."""
+    """The answers of a cluster, one after the other."""
 
     def __init__(self, *answers: dict[str, bytes]) -> None:
         self._answers = list(answers)

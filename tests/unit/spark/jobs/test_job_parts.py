@@ -1,4 +1,4 @@
-"""What jobs share, and what they refuse before Spark is started."""
+"""Parts that jobs share, and mistakes that they refuse before Spark is started."""
 
 from __future__ import annotations
 

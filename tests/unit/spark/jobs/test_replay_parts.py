@@ -54,7 +54,7 @@ def test_ranges_by_time(source: ArchiveSource) -> None:
 
 
 def test_the_pace_of_a_range_by_time_begins_at_its_beginning(source: ArchiveSource) -> None:
-    """What was asked to find the end of the range does not count for what is due."""
+    """Lookups for the end of the range do not count as due records."""
     assert chosen_range(source, None, None, DAY_MS + 4000) == ({0: 10, 1: 0}, {0: 14, 1: 4})
     assert source.positions_at(DAY_MS + 1) == {0: 11, 1: 1}
     assert source.positions_at(DAY_MS + 1001) == {0: 12, 1: 2}

@@ -1,4 +1,4 @@
-"""What can be told of the engine without starting it."""
+"""The engine, as far as it can be tested without starting it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run makes of a Spark that dies, without one."""
+"""Runs of a Spark that dies, without a real one."""
 
 from __future__ import annotations
 

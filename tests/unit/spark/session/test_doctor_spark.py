@@ -1,4 +1,4 @@
-"""What `penstock doctor` says of Spark on machines that have it, in part or not at all."""
+"""`penstock doctor` on machines with Spark, with parts of it, or without it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ MODULES = "java.base java.se"
 
 
 def runtime(home: Path, version: str, modules: str = f"{MODULES} jdk.incubator.vector") -> Path:
-    """What a Java looks like from outside. Its program prints its arguments, one a line."""
+    """A Java as it looks from outside. Its program prints its arguments, one a line."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')

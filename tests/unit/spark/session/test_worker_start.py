@@ -1,4 +1,4 @@
-"""What workers start with: the interpreter, the cache of compiled code."""
+"""The start of workers: the interpreter, the cache of compiled code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Batches as Spark runs them: tasks that may fail or be repeated, then commit or abort on the driver, on real brokers.
 
-A process that dies is a `Died` raised at a step: nothing of the sink handles it. What such a process keeps in memory is
-forgotten with it.
+A process that dies is a `Died` raised at a step: nothing of the sink handles it. Its memory is lost
+with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Brokers in memory that keep Kafka's rules for idempotent producers and lose, refuse and forget as they are told.
 
-They stand where `BlockingCluster` stands. What is fair: a request or its answer is lost with the connection; a batch is
-refused and not stored; it is stored and refused all the same; the leader moves. What is stored stays.
+They stand where `BlockingCluster` stands. Fair faults: a request or its answer is lost with the connection; a batch is
+refused and not stored; it is stored and refused all the same; the leader moves. Stored batches stay.
 """
 
 from __future__ import annotations

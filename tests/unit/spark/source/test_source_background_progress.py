@@ -42,7 +42,7 @@ class Commits:
         assert self.may_answer.wait(LONG_S)
 
     def settled(self) -> list[int]:
-        """What has been committed, when no commit is under way."""
+        """The committed offsets, when no commit is under way."""
         done = self.progress._changed
         with done:
             assert done.wait_for(lambda: not self.progress._is_sending, LONG_S)

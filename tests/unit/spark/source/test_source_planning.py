@@ -1,4 +1,4 @@
-"""What the driver makes of the cluster: positions in numbers, and what was lost."""
+"""The cluster as the driver sees it: positions as numbers, and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver's watch commits of queries: the end of the last batch, when nobody else does."""
+"""The driver's watch commits the end of a query's last batch if nothing else does."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Watched:
         return GroupProgress(self.cluster)
 
     def look(self, offset: int | None, *, is_last: bool = False) -> list[tuple[str, dict[TopicPartition, int]]]:
-        """What was committed so far."""
+        """The offsets committed so far."""
         self.query.offset = offset
         self.watch.look(is_last=is_last)
         return self.cluster.commits

@@ -1,4 +1,4 @@
-"""What a task reads of its split, from a log in memory: exact edges, holes, and records that are gone by then."""
+"""Records that a task reads of its split, from a log in memory: exact edges, holes, and records that are gone."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_chunks_of_a_split_share_one_block_of_memory(monkeypatch: pytest.MonkeyP
 
 
 class Rows:
-    """What tasks with several splits read of a topic in a broker, by partition."""
+    """The records that tasks with several splits read of a topic in a broker, by partition."""
 
     def __init__(self, broker: Broker, topic: str, **options: str) -> None:
         given = {"subscribe": topic, "kafka.bootstrap.servers": broker.bootstrap_servers} | options

@@ -1,4 +1,4 @@
-"""What administrators ask: requests built, and answers told as values or as the first refusal."""
+"""Requests of administrators are built, and responses are read as values or as the first refusal."""
 
 from __future__ import annotations
 
