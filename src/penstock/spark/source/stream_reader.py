@@ -41,7 +41,7 @@ from penstock.spark.source.batch_starts import BatchStarts
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.current_ends import CurrentEnds
 from penstock.spark.source.group_progress import COMMIT_TIMEOUT_S, GroupProgress, Progress, new_group
-from penstock.spark.source.latest_ends import LatestEnds, News
+from penstock.spark.source.latest_ends import LatestEnds
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
@@ -58,9 +58,8 @@ class StreamDriver:
         planner: OffsetPlanner,
         progress: Progress,
         sizes: RecordSizes,
-        news: News,
+        latest: LatestEnds,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
         tasks: int | None = None,
     ) -> None:
         """`tasks`: how many tasks Spark runs at the same time."""
@@ -74,7 +73,7 @@ class StreamDriver:
         self._gate = TriggerGate(limits.min_offsets, limits.max_delay_ms) if limits.min_offsets is not None else None
         self._initial: SourceOffset | None = None
         self._taken_over: str | None = None
-        self._latest = LatestEnds(CurrentEnds(options, planner, clock, sleep), news, clock, sleep)
+        self._latest = latest
         self._starts = BatchStarts(planner, clock)
         self._is_available_now = False
 
@@ -230,7 +229,8 @@ def connected_driver(options: SourceOptions) -> StreamDriver:
     committing = BlockingCluster(where.bootstrap, where.client_id, where.security, COMMIT_TIMEOUT_S)
     planner, progress = OffsetPlanner(options, cluster), BackgroundProgress(GroupProgress(committing))
     news = LongPoll(cluster, read_committed=options.read_committed)
-    driver = StreamDriver(options, planner, progress, sizes, news, tasks=known_cores())
+    latest = LatestEnds(CurrentEnds(options, planner), news)
+    driver = StreamDriver(options, planner, progress, sizes, latest, tasks=known_cores())
     if is_sparks():
         before_termination(driver.close)
         hint_at_sockets()

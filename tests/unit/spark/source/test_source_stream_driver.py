@@ -15,7 +15,9 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.records.builder import Record, build_batch
 from penstock.sdk import BlockingAdmin
 from penstock.spark.source.columns import source_schema
+from penstock.spark.source.current_ends import CurrentEnds
 from penstock.spark.source.group_progress import GroupProgress
+from penstock.spark.source.latest_ends import LatestEnds
 from penstock.spark.source.offsets import DataLoss, SourceOffset
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner
@@ -53,18 +55,20 @@ class Query:
         self.reader = PenstockStreamReader(given, source_schema(False))
         parsed = SourceOptions.for_stream(given)
         self.news = FakeNews(cluster, self.time)
+        planner = OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep)
+        ends = CurrentEnds(parsed, planner, self.time.clock, self.time.sleep)
+        latest = LatestEnds(ends, self.news, self.time.clock, self.time.sleep)
         self.reader._driver = StreamDriver(
             parsed,
-            OffsetPlanner(parsed, cluster, self.time.clock, self.time.sleep),
+            planner,
             GroupProgress(cluster, self.time.clock),
             RecordSizes(
                 lambda positions: dict.fromkeys(positions, build_batch([Record(None, b"x" * 939)] * 10)),
                 self.time.clock,
                 lambda work: work(),
             ),
-            self.news,
+            latest,
             self.time.clock,
-            self.time.sleep,
         )
 
     def next(self, start: Mapping[str, Any], limit: ReadLimit | None = None) -> dict[str, Any]:
