@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, warm_up
+from penstock.arrow.decode.columns import Columns
+from penstock.arrow.decode.reference import ReferenceChunk
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.compression import LZ4, NAMES, NONE, recompress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, warm_up
-from penstock.spark.decode.columns import Columns
-from penstock.spark.decode.reference import ReferenceChunk
 
 CHUNK_BYTES = 8 << 20
 REFERENCE_BYTES = 1 << 20  # plain Python takes seconds for a chunk

@@ -23,8 +23,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from penstock.arrow.decode import warm_up
 from penstock.sdk import BlockingAdmin
-from penstock.spark.decode import warm_up
 from penstock.spark.source.columns import arrow_schema, source_schema
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.reading import read_task

@@ -21,13 +21,13 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch
+from penstock.arrow.decode.aborted import AbortedTransactions
+from penstock.arrow.decode.columns import Columns
+from penstock.arrow.decode.reference import ReferenceChunk
 from penstock.records.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, read_header
 from penstock.records.builder import seal, write_varint
 from penstock.records.compression import NAMES, compress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch
-from penstock.spark.decode.aborted import AbortedTransactions
-from penstock.spark.decode.columns import Columns
-from penstock.spark.decode.reference import ReferenceChunk
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 TOPIC, PARTITION = "größen", 3

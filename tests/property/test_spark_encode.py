@@ -12,14 +12,14 @@ pytest.importorskip("numba")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from penstock.arrow.encode import kernels, reference  # noqa: E402
+from penstock.arrow.encode.batches import SMALLEST_BATCH_BYTES, PartitionEncoder  # noqa: E402
+from penstock.arrow.encode.closed import halves, stamp  # noqa: E402
+from penstock.arrow.encode.columns import blobs, record_columns  # noqa: E402
+from penstock.arrow.encode.routing import Router  # noqa: E402
 from penstock.records.batch import HEADER_SIZE, read_header, validate_produced  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
-from penstock.spark.encode import kernels, reference  # noqa: E402
-from penstock.spark.encode.batches import SMALLEST_BATCH_BYTES, PartitionEncoder  # noqa: E402
-from penstock.spark.encode.closed import halves, stamp  # noqa: E402
-from penstock.spark.encode.columns import blobs, record_columns  # noqa: E402
-from penstock.spark.encode.routing import Router  # noqa: E402
 from penstock.wire_client.requests.partitioner import murmur2, partition_for_key  # noqa: E402
 
 NOW_MS = 1_700_000_000_000

@@ -97,8 +97,8 @@ PARAMETERS = {
     "penstock.replica.partition.Partition.__init__": 8,
     "penstock.sim.tuning.tuning": 8,
     "penstock.sim.workload.caller.Caller.ask": 8,
-    "penstock.spark.decode.kernels.headers": 9,  # compiled: arrays, not objects
-    "penstock.spark.decode.kernels.survey": 16,
+    "penstock.arrow.decode.kernels.headers": 9,  # compiled: arrays, not objects
+    "penstock.arrow.decode.kernels.survey": 16,
     "penstock.storage.log_files.LogFiles.__init__": 8,
     "penstock.storage.log_files.LogFiles.cut": 8,
     "penstock.wire_client.blocking.fetch_stream.FetchStream.__init__": 9,

@@ -55,7 +55,7 @@ def _java() -> Diagnosis:
 
 
 def _compiled_code() -> Diagnosis:
-    from penstock.spark.cache.warmup import is_warm, numba_cache
+    from penstock.arrow.cache.warmup import is_warm, numba_cache
 
     place = numba_cache()
     ground = next(one for one in (place, *place.parents) if one.exists())

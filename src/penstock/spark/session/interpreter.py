@@ -15,7 +15,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.spark.cache.files import cache_directory, write_once
+from penstock.arrow.cache.files import cache_directory, write_once
 
 _PROGRAM = """\
 #!/bin/sh

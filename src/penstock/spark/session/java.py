@@ -18,8 +18,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.arrow.cache.files import cache_directory, write_once
 from penstock.model.errors import PenstockError
-from penstock.spark.cache.files import cache_directory, write_once
 
 OLDEST_MAJOR = 17
 VECTOR_MODULE = "jdk.incubator.vector"

@@ -24,7 +24,7 @@ from penstock.spark.options.cores import CORES_VARIABLE, cores_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.spark.cache.warmup import WarmUp
+    from penstock.arrow.cache.warmup import WarmUp
 
 DEFAULT_MASTER = "local[*,4]"  # four attempts per task; plain local[*] makes only one
 BOOTSTRAP_VARIABLE = "PENSTOCK_BOOTSTRAP_SERVERS"  # the same as for the command line
@@ -158,7 +158,7 @@ def session(
 
 def _prepare(master: str, cores: int | None) -> WarmUp | None:
     """Sets the environment for Spark; workers on this machine inherit it from the JVM."""
-    from penstock.spark.cache.warmup import WarmUp, place_numba_cache
+    from penstock.arrow.cache.warmup import WarmUp, place_numba_cache
     from penstock.spark.session.interpreter import worker_python
     from penstock.spark.session.java import use_java
 

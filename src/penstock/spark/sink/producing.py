@@ -17,10 +17,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from penstock.arrow.encode.closed import halves, stamp
 from penstock.model.errors import ErrorCode, PenstockError
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import NO_PRODUCER_ID, NO_SEQUENCE, add_sequence
-from penstock.spark.encode.closed import halves, stamp
 from penstock.spark.sink.lanes import Batch, BrokerLine, Lane, PartitionWritten, ProducerIdentity
 from penstock.spark.sink.options import ProducerOptions
 from penstock.wire.apis import Api

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.spark.encode.closed import ClosedBatch
+from penstock.arrow.encode.closed import ClosedBatch
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.sink.delivery import AtLeastOnce, Slice, SliceWriter, describe
 from penstock.spark.sink.lanes import PartitionWritten
@@ -97,7 +97,7 @@ class _BatchWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskWritten | TaskRefused:
-        from penstock.spark.encode.columns import UnsuitableRows
+        from penstock.arrow.encode.columns import UnsuitableRows
 
         try:
             return write_slice(AtLeastOnce(self._options), self._options, current_slice(), iterator)
@@ -110,7 +110,7 @@ class _BatchWriter(DataSourceArrowWriter):
         """Raises UnsuitableRows if tasks had bad rows: then Spark calls `abort`, and the write has failed."""
         refused = [message.sentence for message in messages if isinstance(message, TaskRefused)]
         if refused:
-            from penstock.spark.encode.columns import UnsuitableRows
+            from penstock.arrow.encode.columns import UnsuitableRows
 
             more = f" (and similar errors in {len(refused) - 1} more tasks)" if len(refused) > 1 else ""
             raise UnsuitableRows(f"{refused[0]}{more}")
@@ -229,9 +229,9 @@ def write_slice(
 
 def _encode(writer: SliceWriter, options: SinkOptions, slice_: Slice, batches: Iterable[RecordBatch]) -> None:
     # Compiled code is loaded only in workers: the driver creates a writer for every commit.
-    from penstock.spark.encode.batches import PartitionEncoder
-    from penstock.spark.encode.columns import record_columns
-    from penstock.spark.encode.routing import Router
+    from penstock.arrow.encode.batches import PartitionEncoder
+    from penstock.arrow.encode.columns import record_columns
+    from penstock.arrow.encode.routing import Router
 
     producer = options.producer
     # Half of the memory is for open batches, half (in the producer) for batches in flight.

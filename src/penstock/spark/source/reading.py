@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.arrow.decode import DEFAULT_MAX_ROWS, BatchDecoder, CorruptRecordBatch
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
-from penstock.spark.decode import DEFAULT_MAX_ROWS, BatchDecoder, CorruptRecordBatch
 from penstock.spark.source.current_ends import PATIENCE_S
 from penstock.spark.source.offsets import DataLoss
 from penstock.spark.source.options import SourceOptions

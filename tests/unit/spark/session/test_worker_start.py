@@ -12,9 +12,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from penstock.spark.cache import warmup
-from penstock.spark.cache.files import cache_directory, write_once
-from penstock.spark.cache.warmup import WarmUp, place_numba_cache
+from penstock.arrow.cache import warmup
+from penstock.arrow.cache.files import cache_directory, write_once
+from penstock.arrow.cache.warmup import WarmUp, place_numba_cache
 from penstock.spark.session.interpreter import worker_python
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -115,7 +115,7 @@ def test_changed_code_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_warm_up_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(warmup, "__name__", "penstock.spark.cache.no_such_module")
+    monkeypatch.setattr(warmup, "__name__", "penstock.arrow.cache.no_such_module")
     with caplog.at_level(logging.WARNING):
         WarmUp().wait()
     (record,) = caplog.records

@@ -17,13 +17,13 @@ from confluent_kafka import Consumer  # noqa: E402
 from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
+from penstock.arrow.encode.columns import UnsuitableRows  # noqa: E402
 from penstock.model.errors import ApiError  # noqa: E402
 from penstock.model.topic_partition import TopicPartition  # noqa: E402
 from penstock.records.batch import HEADER_SIZE, iterate_headers  # noqa: E402
 from penstock.records.builder import Record, iterate_records  # noqa: E402
 from penstock.records.compression import NAMES, decompress  # noqa: E402
 from penstock.sdk import BlockingAdmin  # noqa: E402
-from penstock.spark.encode.columns import UnsuitableRows  # noqa: E402
 from penstock.spark.sink.delivery import AtLeastOnce, Slice, describe  # noqa: E402
 from penstock.spark.sink.lanes import PartitionWritten  # noqa: E402
 from penstock.spark.sink.options import SinkOptions  # noqa: E402

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.arrow.decode import CorruptRecordBatch
 from penstock.records.batch import with_prefix
 from penstock.records.builder import Record, build_batch
-from penstock.spark.decode import CorruptRecordBatch
 from penstock.spark.source import reading
 from penstock.spark.source.columns import arrow_schema, source_schema
 from penstock.spark.source.options import SourceOptions

@@ -18,7 +18,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.spark.cache.files import cache_directory
+from penstock.arrow.cache.files import cache_directory
 
 WARM_UP_TIMEOUT_S = 120
 COMPILED_PACKAGES = ("decode", "encode")
@@ -47,7 +47,7 @@ def compile_all() -> None:
     mark = _mark()  # taken before the code is imported
     for name in COMPILED_PACKAGES:
         if (_package() / name).is_dir():
-            import_module(f"penstock.spark.{name}").warm_up()
+            import_module(f"penstock.arrow.{name}").warm_up()
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.touch()
 
@@ -93,7 +93,7 @@ class WarmUp:
 
 
 def _package() -> Path:
-    """The directory of `penstock.spark`."""
+    """The directory of `penstock.arrow`."""
     return Path(__file__).resolve().parents[1]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.spark.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, TABLE, copy_bytes, kernel, part
+from penstock.arrow.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, TABLE, copy_bytes, kernel, part
 
 # Columns of the table that `walk` fills, one row per batch.
 POSITION, SIZE, BASE_OFFSET, LAST_DELTA, ATTRIBUTES, BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER, COUNT, CRC = range(10)

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from crc32c import crc32c
 
+from penstock.arrow.decode.aborted import AbortedTransactions, is_abort_marker
+from penstock.arrow.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Array, Columns, RecordBatch
+from penstock.arrow.decode.errors import wrong_magic
 from penstock.model.errors import ApiError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import CRC_START, HEADER_SIZE, MAGIC, TIMESTAMP_TYPE_BIT, BatchHeader, read_header
 from penstock.records.builder import MalformedRecords, iterate_records
 from penstock.records.compression import decompress
-from penstock.spark.decode.aborted import AbortedTransactions, is_abort_marker
-from penstock.spark.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS, MIN_TIMESTAMP_MS, Array, Columns, RecordBatch
-from penstock.spark.decode.errors import wrong_magic
 
 
 class Row(NamedTuple):

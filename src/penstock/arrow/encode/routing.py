@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.spark.encode import kernels
-from penstock.spark.encode.columns import (
+from penstock.arrow.encode import kernels
+from penstock.arrow.encode.columns import (
     PARTITION,
     TOPIC,
     ArrowArray,
@@ -23,7 +23,7 @@ from penstock.spark.encode.columns import (
     UnsuitableRows,
     column,
 )
-from penstock.spark.encode.kernels import NO_PARTITION, TopicSlots
+from penstock.arrow.encode.kernels import NO_PARTITION, TopicSlots
 
 
 class Router:

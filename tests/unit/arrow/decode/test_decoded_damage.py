@@ -7,11 +7,11 @@ import struct
 
 import pytest
 
+from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.records.builder import Record, build_batch, seal, write_varint
 from penstock.records.compression import ZSTD, recompress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch
 
 FAR = 2**63 - 1
 GOOD = build_batch([Record(b"k", b"v")] * 10)

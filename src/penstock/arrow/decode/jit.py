@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.spark.cache.warmup import place_numba_cache
+from penstock.arrow.cache.warmup import place_numba_cache
 
 place_numba_cache()  # numba reads the setting at import
 

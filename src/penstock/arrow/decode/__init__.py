@@ -11,8 +11,8 @@ Importing this module imports Arrow. numba is imported with the first decoder.
 
 from __future__ import annotations
 
-from penstock.spark.decode.columns import KAFKA_SCHEMA
-from penstock.spark.decode.decoder import DEFAULT_MAX_ROWS, BatchDecoder, Chunk, DecodedRows, warm_up
-from penstock.spark.decode.errors import CorruptRecordBatch
+from penstock.arrow.decode.columns import KAFKA_SCHEMA
+from penstock.arrow.decode.decoder import DEFAULT_MAX_ROWS, BatchDecoder, Chunk, DecodedRows, warm_up
+from penstock.arrow.decode.errors import CorruptRecordBatch
 
 __all__ = ["DEFAULT_MAX_ROWS", "KAFKA_SCHEMA", "BatchDecoder", "Chunk", "CorruptRecordBatch", "DecodedRows", "warm_up"]

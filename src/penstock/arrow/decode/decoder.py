@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from penstock.arrow.decode.aborted import AbortedTransactions
+from penstock.arrow.decode.columns import KAFKA_SCHEMA, Columns, RecordBatch, Schema
+from penstock.arrow.decode.reference import ReferenceChunk
 from penstock.ports.disk import Buffer
 from penstock.records.builder import Record, build_batch
-from penstock.spark.decode.aborted import AbortedTransactions
-from penstock.spark.decode.columns import KAFKA_SCHEMA, Columns, RecordBatch, Schema
-from penstock.spark.decode.reference import ReferenceChunk
 
 DEFAULT_MAX_ROWS = 10_000
 
@@ -86,7 +86,7 @@ def warm_up() -> None:
 def _native(columns: Columns) -> _OpenChunk | None:
     if not _has_kernels():
         return None
-    from penstock.spark.decode.native import NativeChunk, Scratch
+    from penstock.arrow.decode.native import NativeChunk, Scratch
 
     scratch = Scratch(columns.max_rows)
     return lambda *arguments: NativeChunk(columns, scratch, *arguments)
@@ -95,7 +95,7 @@ def _native(columns: Columns) -> _OpenChunk | None:
 @cache
 def _has_kernels() -> bool:
     try:
-        import penstock.spark.decode.kernels  # noqa: F401
+        import penstock.arrow.decode.kernels  # noqa: F401
     except ImportError as error:
         warnings.warn(
             f"numba cannot be used, so record batches are decoded in plain Python, which is much slower: {error}",

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.arrow.decode.errors import CorruptRecordBatch
 from penstock.model.errors import ConfigError
-from penstock.spark.decode.errors import CorruptRecordBatch
 
 RecordBatch = Any  # pyarrow comes without types
 Schema = Any

@@ -5,6 +5,6 @@ from __future__ import annotations
 
 def warm_up() -> None:
     """Compiles the kernels, or loads them from the cache, by importing their module."""
-    from penstock.spark.encode import kernels
+    from penstock.arrow.encode import kernels
 
     assert kernels.encode_rows is not None

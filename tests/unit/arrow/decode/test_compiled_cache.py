@@ -14,7 +14,7 @@ pytest.importorskip("numba")
 MODULE = """
 from typing import NamedTuple
 
-from penstock.spark.decode import jit
+from penstock.arrow.decode import jit
 
 class {name}(NamedTuple):
     rows: int

@@ -14,6 +14,10 @@ import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
+from penstock.arrow.decode import kernels
+from penstock.arrow.decode.aborted import AbortedTransactions, is_abort_marker
+from penstock.arrow.decode.columns import MAX_BYTES, Array, Columns, RecordBatch
+from penstock.arrow.decode.errors import wrong_magic
 from penstock.model.errors import ApiError
 from penstock.ports.disk import Buffer
 from penstock.records.batch import (
@@ -27,10 +31,6 @@ from penstock.records.batch import (
 )
 from penstock.records.builder import MalformedRecords
 from penstock.records.compression import decompress
-from penstock.spark.decode import kernels
-from penstock.spark.decode.aborted import AbortedTransactions, is_abort_marker
-from penstock.spark.decode.columns import MAX_BYTES, Array, Columns, RecordBatch
-from penstock.spark.decode.errors import wrong_magic
 
 _SENTENCES = {
     kernels.BAD_SIZE: "its length runs past the end of the batch",

@@ -13,12 +13,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
 
+from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, DecodedRows, decoder, jit, warm_up
+from penstock.arrow.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS
 from penstock.model.errors import ConfigError
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header, with_append_time
 from penstock.records.builder import Record, build_batch, seal
 from penstock.records.compression import NAMES, recompress
-from penstock.spark.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, DecodedRows, decoder, jit, warm_up
-from penstock.spark.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS
 
 FAR = 2**63 - 1
 CONTROL_BIT = 0x20
@@ -259,7 +259,7 @@ def test_rows_are_bounded_by_at_least_one() -> None:
 def test_without_numba_plain_python_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     data = plain(7)
     expected = rows(decode(data))
-    monkeypatch.setitem(sys.modules, "penstock.spark.decode.kernels", None)
+    monkeypatch.setitem(sys.modules, "penstock.arrow.decode.kernels", None)
     decoder._has_kernels.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="decoded in plain Python"):
@@ -274,7 +274,7 @@ def test_without_numba_plain_python_with_one_warning(monkeypatch: pytest.MonkeyP
 
 
 def test_warm_up_uses_every_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.spark.decode import kernels
+    from penstock.arrow.decode import kernels
 
     called = []
     for name in ("walk", "survey", "gather", "headers", "mark"):

@@ -8,7 +8,7 @@
             varint   value size, -1 for null;  value
             varint   number of headers; each: varint name size, name, varint value size or -1, value
 
-All varints are zigzag. `spark.encode.reference` does the same in plain Python, and a property test compares them.
+All varints are zigzag. `arrow.encode.reference` does the same in plain Python, and a property test compares them.
 Must not know: Arrow, batch headers, compression. Invariant: nothing is written beyond `limit` bytes of a slot.
 """
 
@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.arrow.decode import jit
+from penstock.arrow.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, copy_bytes, kernel, part
+from penstock.arrow.encode.columns import Blobs, Bytes, HeaderBlobs, Int32s, Int64s, RecordColumns
 from penstock.records.batch import HEADER_SIZE
-from penstock.spark.decode import jit
-from penstock.spark.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, copy_bytes, kernel, part
-from penstock.spark.encode.columns import Blobs, Bytes, HeaderBlobs, Int32s, Int64s, RecordColumns
 
 NO_PARTITION = -(2**31)  # a row without a partition; -1 would be a user's mistake
 ROW_OVERHEAD_BYTES = 12  # about the size of a record besides key and value

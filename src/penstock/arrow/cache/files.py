@@ -1,4 +1,4 @@
-"""The cache directory for files that Spark's processes need and no package can contain.
+"""The cache directory for files that processes need and no package can contain.
 
 The directory belongs to this user. Files are written atomically, since other sessions may be reading.
 """

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from penstock.arrow.encode import kernels
+from penstock.arrow.encode.closed import NO_LEADER_EPOCH, ClosedBatch
+from penstock.arrow.encode.columns import Int32s, RecordColumns
+from penstock.arrow.encode.kernels import OpenBatches, open_batches
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC
 from penstock.records.compression import NONE, compress
-from penstock.spark.encode import kernels
-from penstock.spark.encode.closed import NO_LEADER_EPOCH, ClosedBatch
-from penstock.spark.encode.columns import Int32s, RecordColumns
-from penstock.spark.encode.kernels import OpenBatches, open_batches
 
 SMALLEST_BATCH_BYTES = 4 << 10
 

@@ -1,0 +1,1 @@
+"""Files that processes share: made once, and with compiled code."""

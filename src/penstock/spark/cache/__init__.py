@@ -1,1 +1,0 @@
-"""Files that processes of Spark share: made once, and with compiled code."""
