@@ -47,8 +47,7 @@ print(sorted(map(tuple, spark.sql("SELECT 'sql', string(value) FROM events").col
 """
 
 
-def run(python: Path, program: str, directory: Path, **variables: str) -> str:
-    """Its output."""
+def run(python: Path, program: str, directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}  # as `activate` does
     environment.pop("PYSPARK_PYTHON", None)
     environment["PYTHONUNBUFFERED"] = "1"  # else what Python prints comes after all that the JVM does
@@ -63,7 +62,7 @@ def run(python: Path, program: str, directory: Path, **variables: str) -> str:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr[:4000]
-    return ran.stdout
+    return ran
 
 
 def run_with_a_plain_session(python: Path, topics: Topics, directory: Path) -> None:
@@ -72,7 +71,9 @@ def run_with_a_plain_session(python: Path, topics: Topics, directory: Path) -> N
     program = (BATCH + STREAM + SQL).replace("SERVERS", topics.bootstrap_servers).replace("TOPIC", topic)
     values = [f"v{number}" for number in range(5)]
     expected = [str([(way, value) for value in values]) for way in ("batch", "stream", "sql")]
-    assert run(python, program, directory).splitlines() == expected
+    ran = run(python, program, directory)
+    assert ran.stdout.splitlines() == expected
+    assert ran.stderr.count("set spark.python.unix.domain.socket.enabled=true") == 1
 
 
 def run_lines_of_the_readme(python: Path, topics: Topics, directory: Path) -> None:
@@ -84,7 +85,7 @@ def run_lines_of_the_readme(python: Path, topics: Topics, directory: Path) -> No
     try:
         topics.fill(README_TOPIC, [(b"en", value.encode()) for value in README_VALUES])
         program = "".join(blocks)
-        printed = run(python, program, directory, PENSTOCK_BOOTSTRAP_SERVERS=topics.bootstrap_servers)
+        printed = run(python, program, directory, PENSTOCK_BOOTSTRAP_SERVERS=topics.bootstrap_servers).stdout
     finally:
         topics.admin.delete_topic(README_TOPIC)
     batch, _, rest = printed.partition("Batch: 0")

@@ -112,6 +112,7 @@ def test_lag_of_a_running_an_idle_and_a_finished_query(
         group = group_of(query)
         assert group is not None
         assert group.startswith("lagging-")
+        eventually(lambda: observers.computed(group) == {0: 20, 1: 10})
         assert observers.lag(group) == {0: 20, 1: 10}
         fill(topics, topic, 5, 0)
         assert observers.lag(group) == {0: 25, 1: 10}

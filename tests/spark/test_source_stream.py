@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.sdk import TopicPartition
@@ -87,6 +88,23 @@ def test_available_now_in_limited_batches_goes_on_from_its_checkpoint(
     assert written(spark, tmp_path) == list(range(420))
 
 
+def test_small_ranges_of_many_partitions_share_tasks(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topic = topics.create(partitions=40)
+    for partition in range(40):
+        fill(topics, topic, range(5 * partition, 5 * partition + 5), partition)
+    rows = stream(spark, topics, topic, maxOffsetsPerTrigger="80").withColumn("task", f.spark_partition_id())
+    run(rows, tmp_path)
+    found = spark.read.parquet(str(tmp_path / "out")).select("partition", "offset", "task", "value").collect()
+    assert sorted((row.partition, row.offset) for row in found) == [(p, at) for p in range(40) for at in range(5)]
+    assert written(spark, tmp_path) == list(range(200))
+    assert {row.task for row in found} == {0, 1}, "the session has two cores"
+    end = json.loads((tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])
+    assert end["tasks"] == 2
+    # As many tasks as are asked for.
+    asked = spark.read.format("penstock").option("kafka.bootstrap.servers", topics.bootstrap_servers)
+    assert asked.option("subscribe", topic).option("minPartitions", "7").load().rdd.getNumPartitions() == 7
+
+
 def test_what_is_told_late_of_a_run_does_not_set_the_next_one_back(
     spark: SparkSession, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,11 +112,11 @@ def test_what_is_told_late_of_a_run_does_not_set_the_next_one_back(
     group = f"{topic}-told-late"
     may_tell, is_told, tell = threading.Event(), threading.Event(), QueryWatch._report
 
-    def late(watch: QueryWatch, run: Any, one: FinishedTo) -> None:
+    def late(watch: QueryWatch, run: Any, one: FinishedTo, *, is_last: bool) -> None:
         is_first = group in one.end_offset and not is_told.is_set()
         if is_first:
             may_tell.wait(60)
-        tell(watch, run, one)
+        tell(watch, run, one, is_last=is_last)
         if is_first:
             is_told.set()
 
