@@ -328,13 +328,8 @@ def penstock(story: Story, *words: str) -> subprocess.CompletedProcess[str]:
 def test_serve_survives_its_broker_and_ends_when_told(tmp_path: Path) -> None:
     with BrokerProcess(tmp_path) as broker:
         topics = Topics(broker.bootstrap_servers)
-        story = Story(tmp_path, topics)
-        for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
-            topics.create(topic)
-        story.produce_sample()
-        command = [sys.executable, "-m", "penstock.cli", "pipeline", "serve", "--project", str(story.root)]
-        with (tmp_path / "serve.out").open("wb") as out:
-            process = subprocess.Popen([*command, "--interval", "0.5", *FAST], stdout=out, stderr=out)
+        story = served_story(tmp_path, topics)
+        process = serving(tmp_path, story)
         try:
             wait_for(story, process, GOOD)
             broker.kill()
@@ -359,6 +354,71 @@ def test_serve_survives_its_broker_and_ends_when_told(tmp_path: Path) -> None:
         assert len(story.table("events")) == 3 * GOOD
         assert len(story.results()) >= 3 * GOOD
         topics.admin.close()
+
+
+def test_serve_runs_the_last_good_definitions_until_a_wrong_one_is_repaired(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path) as broker:
+        topics = Topics(broker.bootstrap_servers)
+        story = served_story(tmp_path, topics)
+        process = serving(tmp_path, story)
+        clicks, repaired = story.root / "transformations" / "clicks.py", story.root / "transformations" / "more.sql"
+        try:
+            wait_for(story, process, GOOD)
+            wrong = [
+                (clicks, clicks.read_text(), clicks.read_text().replace("click.user", "click.usr")),  # Spark finds it
+                (repaired, "CREATE MATERIALIZED VIEW more AS SELECT count(*) AS n FROM events;", "CREATE NOTHING;"),
+                (clicks, clicks.read_text(), "class:"),
+            ]
+            for turn, (file, right, text) in enumerate(wrong, 2):
+                file.write_text(text)
+                broken = wait_until(process, lambda: broken_in(story))
+                assert broken["mistakes"][0]["file"] == f"transformations/{file.name}"
+                assert broken["mistakes"][0]["line"] > 0
+                story.produce_sample()
+                wait_for(story, process, turn * GOOD)
+                assert broken_in(story)
+                file.write_text(right)
+                wait_until(process, lambda: not broken_in(story))
+            wait_until(process, lambda: "more" in json.loads(story.project.status_path.read_text())["flows"])
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(TIMEOUT_S) == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+                process.wait()
+        said = (tmp_path / "serve.out").read_text()
+        assert said.count("run until this is repaired.") == said.count("the definitions are repaired") == len(wrong)
+        assert "Traceback" not in said
+        assert len(story.table("events")) == (1 + len(wrong)) * GOOD, "each once"
+        topics.admin.close()
+
+
+def served_story(directory: Path, topics: Topics) -> Story:
+    story = Story(directory, topics)
+    for topic in ("shop-clicks", story.plan.output_topic, story.plan.dead_letter_topic):
+        topics.create(topic)
+    story.produce_sample()
+    return story
+
+
+def serving(directory: Path, story: Story) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "penstock.cli", "pipeline", "serve", "--project", str(story.root)]
+    with (directory / "serve.out").open("wb") as out:
+        return subprocess.Popen([*command, "--interval", "0.5", *FAST], stdout=out, stderr=out)
+
+
+def broken_in(story: Story) -> Any:
+    return json.loads(story.project.status_path.read_text())["broken"]
+
+
+def wait_until(process: subprocess.Popen[bytes], found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "serve ended"
+        if told := found():
+            return told
+        time.sleep(0.2)
+    pytest.fail(f"not within {TIMEOUT_S} s")
 
 
 def jvm_of(process: subprocess.Popen[bytes]) -> int:

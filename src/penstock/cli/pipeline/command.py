@@ -23,6 +23,7 @@ import click
 from penstock.cli.output import confirmed, show_json
 from penstock.cli.pipeline.job_command import master_option
 from penstock.cli.pipeline.jobs import JOBS
+from penstock.cli.pipeline.metrics import ListenAddress, metrics_served
 from penstock.cli.pipeline.output import (
     count,
     mistakes_object,
@@ -34,6 +35,7 @@ from penstock.cli.pipeline.output import (
 )
 from penstock.cli.pipeline.sinks import sinks
 from penstock.cli.reach.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
+from penstock.model.addresses import Address
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -146,13 +148,13 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
     """Resolve the definitions without running them, and check brokers and topics."""
     project = _project(directory, servers)
     _needs_spark()
+    from penstock.spark.pipeline.definitions import checked_definitions
     from penstock.spark.pipeline.engine import PipelineEngine
     from penstock.spark.pipeline.errors import DefinitionError
-    from penstock.spark.pipeline.graph import check_syntax
     from penstock.spark.pipeline.runner import check_definitions
 
     try:
-        check_syntax(project)
+        checked_definitions(project)
         _look_for_broker(project)
         # Without the project's catalog, so that it also works while the pipeline runs.
         with PipelineEngine(project, master=master, fast_start=fast_start, persistent=False) as engine:
@@ -308,8 +310,21 @@ def run(
     show_default=True,
     help="Give up after more than this number of failures of one flow in a row.",
 )
+@click.option(
+    "--metrics",
+    "metrics_address",
+    type=ListenAddress(),
+    metavar="[HOST:]PORT",
+    help="Serve GET /metrics for Prometheus at this address (default: none).",
+)
 def serve(
-    directory: Path, servers: str | None, master: str | None, fast_start: bool, interval_s: float, max_failures: int
+    directory: Path,
+    servers: str | None,
+    master: str | None,
+    fast_start: bool,
+    interval_s: float,
+    max_failures: int,
+    metrics_address: Address | None,
 ) -> int:
     """Run again and again in one Spark session, until Ctrl-C or SIGTERM."""
     project = _project(directory, servers)
@@ -319,6 +334,7 @@ def serve(
     with (
         _signals_set(stopping),
         _held(project, "pipeline serve", click.echo),
+        metrics_served(project, metrics_address),
         _running(project, "serve", master, fast_start, click.echo) as (engine, status),
     ):
         from penstock.spark.pipeline.lag import LagMeter
@@ -501,13 +517,15 @@ def _running(
     from penstock.spark.pipeline.status import StatusFile
 
     _needs_spark()
+    from penstock.spark.pipeline.definitions import checked_definitions
     from penstock.spark.pipeline.engine import PipelineEngine
     from penstock.spark.pipeline.errors import DefinitionError
-    from penstock.spark.pipeline.graph import check_syntax
+    from penstock.spark.pipeline.served import load_good
 
     status = StatusFile(project, mode)
     try:
-        check_syntax(project)
+        if mode == "run" or load_good(project) is None:  # `serve` can run the last good definitions
+            checked_definitions(project)
         if mode == "run":  # `serve` waits for the broker
             _look_for_broker(project)
     except PenstockError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -58,6 +59,10 @@ def show_status(found: PipelineStatus) -> None:
             ("FLOW", "TOPIC", "PARTITION", "OFFSET", "END", "LAG"),
             [(name, part.topic, part.partition, part.position, part.end, part.lag) for name, part in partitions],
         )
+    broken = found.last.get("broken")
+    if broken:
+        for line in _mistake_lines(broken):
+            click.echo(line, err=True)
     message = str(found.last.get("message") or "")
     if message:
         click.echo(message, err=True)
@@ -66,6 +71,16 @@ def show_status(found: PipelineStatus) -> None:
             click.echo(f"flow {one.name}: {one.error}", err=True)
     for problem in found.problems:
         click.echo(problem, err=True)
+
+
+def _mistake_lines(broken: Mapping[str, Any]) -> Iterator[str]:
+    from penstock.spark.pipeline.errors import Mistake
+
+    yield f"The definitions have been wrong since {broken['since']}:"
+    for one in broken["mistakes"]:
+        yield f"  {Mistake(one['what'], one['file'], one['line'], one['flow'])}"
+    if broken["running"]:
+        yield f"Until they are repaired, those of {broken['running']} run."
 
 
 def run_object(project: PipelineProject, report: RunReport, error: PipelineError | None) -> dict[str, Any]:
@@ -95,6 +110,7 @@ def status_object(found: PipelineStatus) -> dict[str, Any]:
         "state": found.state,
         "held_by": found.holder,
         "last": {name: found.last.get(name) for name in ("mode", "pid", "started", "ended", "runs", "message")},
+        "broken_definitions": found.last.get("broken"),
         "flows": [_flow_object(one) for one in found.flows],
         "problems": list(found.problems),
         "error": None,

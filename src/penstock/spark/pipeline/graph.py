@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
-import traceback
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import cache_from_source
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.pipeline.definitions import Definitions, Place, read_definitions
 from penstock.spark.pipeline.engine import PipelineEngine
-from penstock.spark.pipeline.errors import DefinitionError, Mistake
-from penstock.spark.pipeline.events import cause_of
+from penstock.spark.pipeline.errors import DefinitionError
 from penstock.spark.pipeline.project import PipelineProject
 
 if TYPE_CHECKING:
@@ -30,14 +28,6 @@ if TYPE_CHECKING:
 FORMAT = "penstock"
 SERVERS = "kafka.bootstrap.servers"
 ROWS = "rows"
-# SQL that reads a stream or files by path: only the server knows their kind.
-_SQL_SOURCE = re.compile(r"\bSTREAM\b|\bread_files\b|\b(?:parquet|json|csv|text|orc)\.`", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    file: str
-    line: int
 
 
 @dataclass(slots=True)
@@ -45,6 +35,7 @@ class PipelineGraph:
     """The flows, sinks and topics of the Python definitions, with the names in the definitions."""
 
     graph_id: str
+    definitions: Definitions = field(default_factory=lambda: Definitions({}))
     flows: dict[str, Place] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     """The target of each flow."""
@@ -60,7 +51,7 @@ class PipelineGraph:
 
     def place_of(self, project: PipelineProject, flow: str) -> Place | None:
         name = short_name(flow)
-        return self.flows.get(name) or _place_in_sql(project, name)
+        return self.flows.get(name) or self.definitions.place_in_sql(project, name)
 
     def place_named_in(self, project: PipelineProject, sentence: str) -> Place | None:
         """The place of the first flow that Spark's sentence names."""
@@ -79,24 +70,26 @@ def metric_of(flow: str) -> str:
 
 
 @contextmanager
-def registered(engine: PipelineEngine, left_out: frozenset[str] = frozenset()) -> Iterator[PipelineGraph]:
-    """The project's definitions as a graph in the engine's session, dropped at the end. Raises DefinitionError.
+def registered(
+    engine: PipelineEngine, left_out: frozenset[str] = frozenset(), definitions: Definitions | None = None
+) -> Iterator[PipelineGraph]:
+    """The definitions as a graph in the engine's session, dropped at the end. Raises DefinitionError.
 
-    `left_out`: sinks to leave out, with their flows.
+    `left_out`: sinks to leave out, with their flows. `definitions`: by default those in the project's files.
     """
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
 
-    files = engine.project.definition_files()
+    definitions = definitions or read_definitions(engine.project)
     graph_id = create_dataflow_graph(
         engine.session,
         default_catalog=engine.project.catalog,
         default_database=engine.project.database,
         sql_conf=engine.graph_settings(),
     )
-    graph = PipelineGraph(graph_id)
+    graph = PipelineGraph(graph_id, definitions)
     try:
         registry = _registry(engine, graph, left_out)
-        for file in files:
+        for file in definitions.files:
             _register(engine, registry, graph, file)
         yield graph
     finally:
@@ -104,36 +97,40 @@ def registered(engine: PipelineEngine, left_out: frozenset[str] = frozenset()) -
 
 
 def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file: Path) -> None:
-    from pyspark.pipelines import cli
+    """As Spark's `register_definitions`, but with the file's content as it was read."""
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
 
-    project = engine.project
-    relative = project.relative(file)
-    spec = cli.PipelineSpec(
-        name=project.name,
-        storage=project.storage,
-        catalog=project.catalog,
-        database=project.database,
-        configuration={},
-        libraries=[cli.LibrariesGlob(relative)],
-    )
-    if file.suffix == ".sql" and _SQL_SOURCE.search(file.read_text(encoding="utf-8")):
+    project, definitions = engine.project, graph.definitions
+    if file.suffix == ".sql" and definitions.has_other_sources(file):
         graph.has_other_sources = True
     try:
-        with engine.quiet(), _as_it_is_now(file):
-            cli.register_definitions(project.spec_path, registry, spec, engine.session, graph.graph_id)
+        with engine.quiet(), chdir(project.root), graph_element_registration_context(registry):
+            if file.suffix == ".sql":
+                registry.register_sql(definitions.sql(file), Path(project.relative(file)))
+            else:
+                _execute(engine, graph, file)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
-        raise DefinitionError([mistake_in(project, file, error)]) from error
+        raise DefinitionError([definitions.mistake_in(project, file, error)]) from error
 
 
-@contextmanager
-def _as_it_is_now(file: Path) -> Iterator[None]:
-    """Avoids stale bytecode: Python takes it for current if the file changed in the same second and has the same size,
+def _execute(engine: PipelineEngine, graph: PipelineGraph, file: Path) -> None:
+    """Never from bytecode: Python takes that for current if the file changed in the same second and has the same size,
     which is possible under `serve`."""
-    if file.suffix == ".py":
-        Path(cache_from_source(str(file))).unlink(missing_ok=True)
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+    from pyspark.pipelines.block_session_mutations import block_session_mutations
+
+    spec = spec_from_file_location(file.stem, file)
+    assert spec is not None
+    module = module_from_spec(spec)
+    module.__dict__["spark"] = engine.session
+    code = compile(graph.definitions.files[file], str(file), "exec", dont_inherit=True)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # of modules that it imports
     try:
-        yield
+        with (
+            add_pipeline_analysis_context(engine.session, graph.graph_id, flow_name=None),
+            block_session_mutations(),
+        ):
+            exec(code, module.__dict__)
     finally:
         sys.dont_write_bytecode = before
 
@@ -215,72 +212,3 @@ def _drop(engine: PipelineEngine, graph_id: str) -> None:
         # The server has already dropped it, or is gone.
         with engine.quiet():
             print(f"graph {graph_id} was not dropped: {error}")
-
-
-# -- mistakes ---------------------------------------------------------------------------
-
-
-def check_syntax(project: PipelineProject) -> None:
-    """Checks the Python definitions without Spark and without running them. Raises DefinitionError with all errors."""
-    mistakes: list[Mistake] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are logged when the files are read for a run
-        for file in project.definition_files():
-            if file.suffix == ".py":
-                try:
-                    compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
-                except (SyntaxError, ValueError, OSError) as error:
-                    mistakes.append(mistake_in(project, file, error))
-    if mistakes:
-        raise DefinitionError(mistakes)
-
-
-def mistake_in(project: PipelineProject, file: Path, error: BaseException) -> Mistake:
-    """The error from reading `file`, as a message for its author."""
-    relative = project.relative(file)
-    if isinstance(error, SyntaxError):
-        return Mistake(f"{error.msg}", relative, error.lineno or 0)
-    text = str(error).strip()
-    if file.suffix == ".sql":
-        return Mistake(_sql_problem(text), relative, _sql_line(file, text))
-    line = next(
-        (
-            frame.lineno or 0
-            for frame in reversed(traceback.extract_tb(error.__traceback__))
-            if Path(frame.filename) == file or project.relative(frame.filename) == relative
-        ),
-        0,
-    )
-    what = cause_of(text) if text else type(error).__name__
-    is_spark = type(error).__module__.startswith("pyspark")
-    return Mistake(what if is_spark or not text else f"{type(error).__name__}: {what}", relative, line)
-
-
-def _sql_problem(text: str) -> str:
-    return re.sub(r"\s*\(line \d+, pos \d+\)", "", cause_of(text))
-
-
-_SQL_TEXT = re.compile(r"== SQL ==\n(.*?)(?:\n\s*JVM stacktrace:|\Z)", re.DOTALL)
-
-
-def _sql_line(file: Path, text: str) -> int:
-    """Converts Spark's line number, relative to the statement, to a line of the file."""
-    within = re.search(r"\(line (\d+), pos \d+\)", text)
-    shown = _SQL_TEXT.search(text)
-    if within is None or shown is None:
-        return 0
-    statement = re.sub(r"^-*\^+-*\n?", "", shown[1], flags=re.MULTILINE).rstrip()
-    whole = file.read_text(encoding="utf-8")
-    start = whole.find(statement)
-    return whole.count("\n", 0, start) + int(within[1]) if start >= 0 else 0
-
-
-def _place_in_sql(project: PipelineProject, name: str) -> Place | None:
-    wanted = re.compile(rf"\bCREATE\b[^;]*?[\s.`]{re.escape(name)}`?(?=[\s(;]|\Z)", re.IGNORECASE)
-    for file in project.definition_files():
-        if file.suffix == ".sql":
-            text = file.read_text(encoding="utf-8")
-            found = wanted.search(text)
-            if found is not None:
-                return Place(project.relative(file), text.count("\n", 0, found.start()) + 1)
-    return None

@@ -122,6 +122,10 @@ class PipelineProject:
         return self.state / "reset.json"
 
     @property
+    def good_definitions_path(self) -> Path:
+        return self.state / "definitions.json"
+
+    @property
     def log_path(self) -> Path:
         return self.state / "spark.log"
 

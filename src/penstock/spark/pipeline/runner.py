@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.spark.pipeline.checkpoints import flow_checkpoints
+from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
@@ -103,14 +104,18 @@ def run_once(
     full_refresh: Sequence[str] = (),
     full_refresh_all: bool = False,
     left_out: frozenset[str] = frozenset(),
+    definitions: Definitions | None = None,
 ) -> RunReport:
-    """Raises RunFailed, which has a DefinitionError, FlowFailed or SparkFailed."""
+    """`definitions`: by default those in the project's files.
+
+    Raises RunFailed, which has a DefinitionError, FlowFailed or SparkFailed.
+    """
     begun = time.monotonic()
     progress = RunProgress()
     report = RunReport(progress.flows)
     graph = PipelineGraph("")
     try:
-        with registered(engine, left_out) as graph:
+        with registered(engine, left_out, definitions) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
             for client_options in graph.clients:

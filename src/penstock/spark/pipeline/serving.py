@@ -5,8 +5,9 @@ the others continue at their pace. A failed table stops all flows, because other
 failures of the same flow, serving ends with its error. While no broker answers there are no runs and no failures: it
 waits, with a message. A dead JVM counts as a failure of the whole pipeline and is restarted.
 
-Definitions are read again for each run, so that a file can be fixed meanwhile. The specification is read once, because
-most of it is fixed when Spark starts. Without new records there is no run: asking a broker is cheap, while a run starts
+Definitions are read again for each run. While they are wrong, the last good ones run (`served`), and that is no
+failure. A changed file ends every pause, so that a repair counts at once. The specification is read once, because most
+of it is fixed when Spark starts. Without new records there is no run: asking a broker is cheap, while a run starts
 a dozen processes.
 """
 
@@ -16,12 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, PipelineError, SparkFailed
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.runner import RunFailed, RunReport, pause_s, run_once
+from penstock.spark.pipeline.served import ServedDefinitions
 from penstock.spark.pipeline.status import StatusFile
 
 # The server drops an unused session after an hour, and workers end after a minute.
@@ -47,6 +48,10 @@ class Setbacks:
     def succeeded(self, name: str) -> None:
         self.counts.pop(name, None)
         self.due.pop(name, None)
+
+    def forgive(self) -> None:
+        """Everything may be tried again at once."""
+        self.due.clear()
 
     def resting(self, now: float) -> set[str]:
         return {name for name, due in self.due.items() if due > now}
@@ -85,7 +90,7 @@ class Server:
         self._setbacks = Setbacks(max_failures)
         self._sink_of: dict[str, str] = {}
         self._caught_up: RunReport | None = None
-        self._definitions: dict[Path, int] = {}
+        self._definitions = ServedDefinitions(engine.project)
         self._specification = self._specification_time()
         self._stopping = stopping
 
@@ -102,10 +107,19 @@ class Server:
             self._engine.trim_log()
             self._look_at_specification()
             self._status.change(state="waiting")
-            self._stopping.wait(wait_s)
+            self._pause(wait_s)
             while not self._stopping.is_set() and self._is_idle():
                 self._stopping.wait(LOOK_EVERY_S)
                 self._look_at_specification()
+
+    def _pause(self, seconds: float) -> None:
+        """Ends early if a definition has changed."""
+        until = time.monotonic() + seconds
+        while not self._stopping.is_set() and (left_s := until - time.monotonic()) > 0:
+            if self._definitions.is_changed():
+                self._setbacks.forgive()
+                return
+            self._stopping.wait(min(left_s, LOOK_EVERY_S))
 
     def _await_broker(self) -> None:
         servers = self._engine.project.servers
@@ -134,12 +148,19 @@ class Server:
         left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
         self._status.change(state="running", failures=self._setbacks.failures)
         self._caught_up = None
-        self._definitions = self._definition_times()
         try:
-            report = run_once(self._engine, self._meter, self._status.take, left_out=left_out)
+            definitions = self._definitions.choose()
+            report = run_once(self._engine, self._meter, self._status.take, left_out=left_out, definitions=definitions)
+        except DefinitionError as error:
+            return self._take_wrong_definitions(RunFailed(error, RunReport()))
         except RunFailed as failed:
+            if isinstance(failed.error, DefinitionError):
+                return self._take_wrong_definitions(failed)
+            if isinstance(failed.error, FlowFailed):
+                self._take_good_definitions()
             self._status.end_run(failed.report.flows)
             return self._take_failure(failed)
+        self._take_good_definitions()
         self._status.end_run(report.flows)
         self._status.change(message="")
         self._engine.poll_without_pause()
@@ -150,17 +171,31 @@ class Server:
             self._say(f"{report.rows_read} records in {report.seconds:.1f} s")
         return None
 
+    def _take_wrong_definitions(self, failed: RunFailed) -> float | None:
+        assert isinstance(failed.error, DefinitionError)
+        served, before = self._definitions, self._definitions.broken
+        has_others = served.reject(failed.error)
+        self._status.change(broken=served.to_json())
+        if not has_others:
+            present = served.broken or failed.error  # not the last good ones, if these fail as well
+            self._status.end_run(failed.report.flows)
+            return self._take_failure(RunFailed(present, failed.report))
+        if str(before) != str(served.broken):
+            assert served.good is not None
+            self._say(f"{failed.error}\nThe definitions of {served.good.since} run until this is repaired.")
+        return 0.0
+
+    def _take_good_definitions(self) -> None:
+        if self._definitions.accept():
+            self._say("the definitions are repaired")
+        self._status.change(broken=self._definitions.to_json())
+
     def _is_idle(self) -> bool:
         """Whether the last run finished everything and nothing has changed since."""
-        if self._caught_up is None or self._definitions != self._definition_times():
+        if self._caught_up is None or self._definitions.is_changed() or self._definitions.is_retry_due():
             return False
         readers = [flow for flow in self._caught_up.flows.values() if any(offset.positions for offset in flow.offsets)]
         return bool(readers) and all(self._meter.is_caught_up(flow.offsets) for flow in readers)
-
-    def _definition_times(self) -> dict[Path, int]:
-        project = self._engine.project
-        watched = [path for pattern in project.libraries for path in project.matching(pattern)]
-        return {path: path.stat().st_mtime_ns for path in watched if path.exists()}
 
     def _take_failure(self, failed: RunFailed) -> float | None:
         error, report = failed.error, failed.report

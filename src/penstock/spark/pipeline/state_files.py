@@ -6,10 +6,11 @@ import os
 from pathlib import Path
 
 
-def replace_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    with fresh.open("w", encoding="utf-8") as file:
+    fresh.unlink(missing_ok=True)  # of a killed process, perhaps with another mode
+    with open(fresh, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

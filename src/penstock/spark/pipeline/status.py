@@ -42,6 +42,7 @@ class StatusFile:
             "runs": 0,
             "failures": 0,
             "message": "",
+            "broken": None,
             "flows": dict(self._before.get("flows", {})),
         }
         self._totals = {name: dict(flow) for name, flow in self._state["flows"].items()}

@@ -16,6 +16,7 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject, is_master
+from penstock.spark.pipeline.served import ServedDefinitions
 from penstock.spark.pipeline.status import StatusFile
 from penstock.testing import Broker
 from support.processes.command_line import CommandLine
@@ -246,6 +247,37 @@ def test_python_that_cannot_be_read_is_told_before_spark_starts(
         ("transformations/b.py", 1),
     ]
     assert json.loads(cli("pipeline", "run", "--project", str(project.root), "--json").out)["error"] == told["error"]
+
+
+def test_serve_starts_with_wrong_python_if_it_has_good_definitions(
+    cli: CommandLine, project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(engine: PipelineEngine) -> PipelineEngine:
+        raise PipelineError("it would start")
+
+    served = ServedDefinitions(project)
+    served.choose()
+    served.accept()
+    (project.root / "transformations" / "a.py").write_text("class:\n")
+    monkeypatch.setattr(PipelineEngine, "start", start)
+    assert cli("pipeline", "serve", "--project", str(project.root)).err == "penstock: it would start\n"
+    assert cli("pipeline", "run", "--project", str(project.root)).code == 2
+
+
+def test_status_shows_wrong_definitions(cli: CommandLine, project: PipelineProject) -> None:
+    broken = {
+        "since": "2026-03-01T12:00:00+00:00",
+        "running": "2026-02-01T08:00:00+00:00",
+        "mistakes": [{"file": "a.py", "line": 3, "flow": "events", "what": "no such column"}],
+    }
+    StatusFile(project, "serve").change(broken=broken)
+    words = ("pipeline", "status", "--project", str(project.root), "--timeout", "0.2")
+    assert cli(*words).err.splitlines()[:3] == [
+        "The definitions have been wrong since 2026-03-01T12:00:00+00:00:",
+        "  a.py:3: flow events: no such column",
+        "Until they are repaired, those of 2026-02-01T08:00:00+00:00 run.",
+    ]
+    assert json.loads(cli(*words, "--json").out)["broken_definitions"] == broken
 
 
 def test_a_master_that_is_none_is_refused_before_java_starts(cli: CommandLine, project: PipelineProject) -> None:

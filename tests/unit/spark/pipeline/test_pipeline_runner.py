@@ -29,7 +29,7 @@ class Engine:
 
 def test_a_spark_that_ended_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def refused(engine: object, left_out: object) -> Iterator[object]:
+    def refused(engine: object, left_out: object, definitions: object) -> Iterator[object]:
         raise ConnectionError("<_MultiThreadedRendezvous of RPC that terminated with:")
         yield
 
@@ -73,7 +73,7 @@ def test_a_run_that_ended_well_leaves_no_flow_running(
     error: list[Exception] = []
 
     @contextmanager
-    def graph(engine: object, left_out: object) -> Iterator[PipelineGraph]:
+    def graph(engine: object, left_out: object, definitions: object) -> Iterator[PipelineGraph]:
         yield PipelineGraph("1")
 
     @contextmanager

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline import serving
+from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
@@ -45,6 +48,11 @@ class Played:
         self.said: list[str] = []
         self.now = 1000.0
         self.waited: list[float] = []
+        """After each run."""
+        self.contents: list[str] = []
+        """Of transformations/a.sql in each run."""
+        self.edits: dict[float, str] = {}
+        """What is written to that file, by time."""
         self.project = project
         self.caught_up: list[bool] = []
         self.answered: list[bool] = []
@@ -64,7 +72,11 @@ class Played:
         self.renewed = self.restarted = 0
         self.dies_at: set[int] = set()
 
-    def run_once(self, engine: object, meter: object, watch: Any, left_out: frozenset[str]) -> RunReport:
+    def run_once(
+        self, engine: object, meter: object, watch: Any, left_out: frozenset[str], definitions: Definitions
+    ) -> RunReport:
+        self.contents.append(definitions.files.get(self.edited, b"").decode())
+        self.waited.append(0.0)
         self.is_alive = len(self.left_out) not in self.dies_at
         self.left_out.append(left_out)
         outcome = self.outcomes.pop(0)
@@ -113,9 +125,15 @@ class Played:
     def is_set(self) -> bool:
         return not self.outcomes
 
+    @property
+    def edited(self) -> Path:
+        return self.project.root / "transformations" / "a.sql"
+
     def wait(self, seconds: float) -> None:
-        self.waited.append(seconds)
+        self.waited[-1] += seconds
         self.now += seconds
+        for due in [due for due in self.edits if due <= self.now]:
+            self.edited.write_text(self.edits.pop(due))
 
     def serve(self, *outcomes: PipelineError | None) -> None:
         self.outcomes = list(outcomes)
@@ -138,15 +156,15 @@ def test_no_run_without_something_new(project: PipelineProject, monkeypatch: pyt
     played = Played(project, monkeypatch)
     played.caught_up = [True, True, True, False]
     played.serve(None, None)
-    assert played.waited == [5.0, LOOK_EVERY_S, LOOK_EVERY_S, LOOK_EVERY_S, 5.0]
+    assert played.waited == [5.0 + 3 * LOOK_EVERY_S, 5.0]
 
 
 def test_a_changed_definition_is_something_new(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(project, monkeypatch)
     played.caught_up = [True] * 100
-    monkeypatch.setattr(played, "wait", lambda seconds: (project.root / "transformations/new.sql").touch())
+    played.edits = {1012.0: "new"}
     played.serve(None, None)
-    assert len(played.left_out) == 2
+    assert (played.contents, played.waited) == (["", "new"], [12.0, 5.0])
 
 
 def test_sources_that_cannot_be_looked_at_are_run(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,13 +202,88 @@ def test_a_table_that_fails_holds_everything(project: PipelineProject, monkeypat
     assert not any(played.left_out)
 
 
-def test_a_definition_can_be_mended_while_it_is_served(
+WRONG = DefinitionError([Mistake("no such column", "transformations/a.sql", 3)])
+
+
+def test_without_good_definitions_wrong_ones_are_a_failure(
     project: PipelineProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played = Played(project, monkeypatch)
-    played.serve(DefinitionError([Mistake("no such column", "a.py", 3)]), None)
-    assert played.said[0] == "a.py:3: no such column (attempt 1 of 4; again in 1 s)"
+    played.serve(WRONG, None)
+    assert played.said[0] == "transformations/a.sql:3: no such column (attempt 1 of 4; again in 1 s)"
     assert "the pipeline runs again" in played.said
+    with pytest.raises(DefinitionError, match="no such column"):
+        Played(project, monkeypatch, limit=2).serve(*[WRONG] * 10)
+
+
+def test_the_last_good_definitions_run_while_those_in_the_files_are_wrong(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch, limit=0)
+    played.edits = {1006.0: "two", 1020.0: "three"}
+    played.edited.write_text("one")
+    played.serve(None, WRONG, None, None, None, None)
+    assert played.contents[:3] == ["one", "two", "one"]
+    assert played.contents[-1] == "three"
+    assert set(played.contents[3:-1]) == {"one"}
+    (refused,) = [line for line in played.said if "no such column" in line]
+    assert re.fullmatch(
+        r"transformations/a\.sql:3: no such column\nThe definitions of \S+ run until this is repaired\.", refused
+    )
+    assert played.said[-1] == "the definitions are repaired"
+    assert read_status(project)["failures"] == 0
+
+
+def test_the_status_says_what_is_wrong_until_it_is_repaired(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch, limit=0)
+    played.edits = {1001.0: "two", 1020.0: "three"}
+    told: list[Any] = []
+    run_once = played.run_once
+
+    def looked(*arguments: Any, **options: Any) -> RunReport:
+        told.append(read_status(project)["broken"])
+        return run_once(*arguments, **options)
+
+    monkeypatch.setattr(serving, "run_once", looked)
+    played.serve(None, WRONG, None, None, None, None)
+    assert told[:2] == [None, None]
+    assert told[2]["mistakes"] == [{"file": "transformations/a.sql", "line": 3, "flow": "", "what": "no such column"}]
+    assert told[2]["running"]
+    assert read_status(project)["broken"] is None
+
+
+def test_a_repaired_file_is_taken_at_once(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    for failure in (WRONG, failed("events"), failed("results")):
+        played = Played(project, monkeypatch, limit=10)
+        played.edits = {1003.0 + 2 * LOOK_EVERY_S: "repaired"}
+        played.serve(*[failure] * 3, None)
+        assert played.now < 1005.0
+        assert played.contents[-1] == "repaired"
+        assert not played.left_out[-1], "a sink that rests is tried as well"
+        played.edited.unlink()
+        project.good_definitions_path.unlink()
+
+
+def test_wrong_syntax_needs_no_spark(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    Played(project, monkeypatch).serve(None)
+    (project.root / "transformations" / "b.py").write_text("x = 1\nclass:\n")
+    played = Played(project, monkeypatch, limit=0)
+    played.serve(None, None)
+    assert len(played.left_out) == 2, "those of the last process run"
+    assert played.said[0].startswith("transformations/b.py:2: invalid syntax\nThe definitions of ")
+
+
+def test_good_definitions_that_fail_as_well_are_a_failure(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(project, monkeypatch, limit=1)
+    played.edits = {1001.0: "two"}
+    other = DefinitionError([Mistake("no such catalog", "transformations/clicks.py", 7)])
+    with pytest.raises(DefinitionError, match=r"a\.sql:3: no such column"):
+        played.serve(None, WRONG, *[other] * 10)
+    assert len(played.left_out) == 4
 
 
 def test_too_many_failures_end_it(project: PipelineProject, monkeypatch: pytest.MonkeyPatch) -> None:
