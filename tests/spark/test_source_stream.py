@@ -231,3 +231,17 @@ def test_topic_created_anew(spark: SparkSession, topics: Topics, tmp_path: Path,
         return
     with pytest.raises(Exception, match=rf"topic '{topic}' was deleted and created again.*failOnDataLoss=false"):
         run(stream(spark, topics, topic), tmp_path)
+
+
+def test_plans_do_not_show_keys_and_logins(spark: SparkSession, topics: Topics) -> None:
+    secrets = {
+        "kafka.sasl.jaas.config": "jaas-hunter22",
+        "kafka.sasl.password": "password-hunter22",
+        "kafka.ssl.keystore.key": "keystore-hunter22",
+        "kafka.ssl.key.pem": "pem-hunter22",
+    }
+    frame = stream(spark, topics, "unread", **secrets)
+    plan: Any = frame._jdf.queryExecution()
+    for shown in (plan.toString(), plan.logical().treeString(), plan.analyzed().treeString()):
+        assert "hunter22" not in shown
+    assert "subscribe=unread" in plan.analyzed().treeString(), "options are shown"

@@ -146,7 +146,7 @@ def init(
 @errors_as_json
 def check(directory: Path, servers: str | None, master: str | None, fast_start: bool, as_json: bool) -> int:
     """Resolve the definitions without running them, and check brokers and topics."""
-    project = _project(directory, servers)
+    project = _project(directory, servers).resolved()
     _needs_spark()
     from penstock.spark.pipeline.definitions import checked_definitions
     from penstock.spark.pipeline.engine import PipelineEngine
@@ -161,7 +161,7 @@ def check(directory: Path, servers: str | None, master: str | None, fast_start: 
             graph = check_definitions(engine)
     except DefinitionError as error:
         if as_json:
-            show_json(mistakes_object(project, error))
+            show_json(project.secrets.hide_all(mistakes_object(project, error)))
         return _tell(error, project)
     flows = sorted(graph.targets)
     named = [*graph.reads, *graph.writes, *project.configured_topics]
@@ -247,9 +247,9 @@ def run(
     as_json: bool,
 ) -> int:
     """Process all records that the topics hold now, then end."""
-    project = _project(directory, servers)
+    project = _project(directory, servers).resolved()
     show = _nothing if as_json else show_flow
-    say = _nothing if as_json else click.echo
+    say = _nothing if as_json else _without_secrets(project)
     with _held(project, "pipeline run", say), _running(project, "run", master, fast_start, say) as (engine, status):
         from penstock.spark.pipeline.lag import LagMeter
         from penstock.spark.pipeline.runner import RunFailed, run_with_retries
@@ -282,7 +282,7 @@ def run(
         if error is None and (refreshed or full_refresh_all):
             _end_replaced(project)
     if as_json:
-        show_json(run_object(project, report, error))
+        show_json(project.secrets.hide_all(run_object(project, report, error)))
     if error is not None:
         return _tell(error, project)
     say(f"Caught up: {count(report.rows_read, 'record')} read from topics in {report.seconds:.1f} s.")
@@ -327,7 +327,8 @@ def serve(
     metrics_address: Address | None,
 ) -> int:
     """Run again and again in one Spark session, until Ctrl-C or SIGTERM."""
-    project = _project(directory, servers)
+    project = _project(directory, servers).resolved()
+    say = _without_secrets(project)
     from penstock.spark.pipeline.errors import PipelineError
 
     stopping = threading.Event()
@@ -347,7 +348,7 @@ def serve(
                 status,
                 interval_s=interval_s,
                 max_failures=max_failures,
-                say=lambda line: click.echo(f"{time.strftime('%H:%M:%S')} {line}"),
+                say=lambda line: say(f"{time.strftime('%H:%M:%S')} {line}"),
                 stopping=stopping,
             )
             click.echo(f"Serving pipeline {project.name}: at most one run every {interval_s:g} s. Ctrl-C ends.")
@@ -493,7 +494,7 @@ def _end_queries(project: PipelineProject, query_ids: Sequence[str]) -> None:
     from penstock.spark.pipeline.left_behind import end_queries
 
     try:
-        end_queries(project.client_options, query_ids)
+        end_queries(project.resolved().client_options, query_ids)
     except PenstockError as error:
         click.echo(
             f"penstock: the former flows may have left transactions open: {error}. "
@@ -559,11 +560,15 @@ def _tell(error: PipelineError, project: PipelineProject) -> int:
     """Prints the error and the path of Spark's log on standard error. Returns the exit code."""
     from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, SparkFailed
 
-    click.echo(f"penstock: {error}", err=True)
+    click.echo(f"penstock: {project.secrets.hide(str(error))}", err=True)
     if isinstance(error, DefinitionError):
         return DEFINITION_WRONG
     click.echo(f"Spark's log: {project.relative(project.log_path)}", err=True)
     return FLOW_FAILED if isinstance(error, FlowFailed | SparkFailed) else 1
+
+
+def _without_secrets(project: PipelineProject) -> Callable[[str], None]:
+    return lambda line: click.echo(project.secrets.hide(line))
 
 
 def _nothing(*what: object) -> None:

@@ -10,6 +10,7 @@ Invariant: one engine per process, because there is one JVM per process. `close`
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -23,12 +24,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.connect_fix import apply_fix
 from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
+from penstock.spark.pipeline.secrets import Secrets
 from penstock.spark.session.driver_log import output_to, trim_log
 from penstock.spark.session.session import session
 
@@ -66,7 +69,7 @@ class PipelineEngine:
         self._session: Any = None
         self._runtime_names: frozenset[str] = frozenset()
         self._log_start = 0
-        self._warnings = LinesToLog(project.log_path)
+        self._warnings = LinesToLog(project)
 
     def start(self) -> PipelineEngine:
         if self._host is not None:
@@ -81,7 +84,11 @@ class PipelineEngine:
             with output_to(self.project.log_path), _interrupt_kept(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PySpark warns about versions of other packages
                 self._host = session(
-                    f"pipeline {self.project.name}", self._master, config=self._static(), fast_start=self._fast_start
+                    f"pipeline {self.project.name}",
+                    self._master,
+                    config=self._static(),
+                    secrets=self._static_secrets(),
+                    fast_start=self._fast_start,
                 )
                 self._runtime_names = _runtime_names(self._host)
                 self._open_session()
@@ -104,11 +111,32 @@ class PipelineEngine:
 
     def graph_settings(self) -> dict[str, str]:
         """The project's configuration for flows, without static settings."""
-        return {
+        return self._settings_of(self.project)
+
+    def _settings_of(self, project: PipelineProject) -> dict[str, str]:
+        chosen = {
             name: value
-            for name, value in self.project.configuration.items()
+            for name, value in project.configuration.items()
             if name in self._runtime_names or not name.startswith("spark.")
         }
+        return chosen | project.secrets.session_settings(project.configuration)
+
+    def renew_settings(self) -> bool:
+        """Gives the session the present values of files that settings refer to. Returns whether they have changed.
+
+        Raises PipelineError if a file is missing. Settings that are fixed when Spark starts stay as they are.
+        """
+        from pyspark.errors import PySparkException
+
+        before, project = self.graph_settings(), self.project.resolved()
+        changed = {name: value for name, value in self._settings_of(project).items() if before.get(name) != value}
+        try:
+            for name, value in changed.items():
+                self.session.conf.set(name, value)
+        except PySparkException as error:  # the next run tries again
+            raise PipelineError(f"Spark does not take {', '.join(changed)}: {cause_of(str(error))}") from error
+        self.project = project
+        return bool(changed)
 
     def table_location(self, table: Sequence[str]) -> str | None:
         """The catalog's location of (catalog, database, table); None if it has no such table or no files of it."""
@@ -238,7 +266,10 @@ class PipelineEngine:
             "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),
             "spark.local.dir": str(self._scratch),
             **{name: value for name, value in project.configuration.items() if not name.startswith(OWN_PREFIX)},
+            **project.secrets.jvm_settings(project.configuration),
         }
+        for name in self._static_secrets():
+            del settings[name]
         if self._persistent:
             derby_log = f'-Dderby.stream.error.file="{project.state / "derby.log"}"'
             options = settings.get("spark.driver.extraJavaOptions", "")
@@ -255,6 +286,13 @@ class PipelineEngine:
                 "spark.driver.extraJavaOptions": f"{derby_log} {options}".strip(),
             }
         return settings
+
+    def _static_secrets(self) -> dict[str, str]:
+        return {
+            name: value
+            for name, value in self.project.configuration.items()
+            if not name.startswith(OWN_PREFIX) and self.project.secrets.is_noted(name)
+        }
 
     def _open_session(self) -> None:
         from pyspark.sql.connect.client.retries import DefaultPolicy
@@ -277,7 +315,7 @@ class PipelineEngine:
         log = self.project.relative(self.project.log_path)
         last = last_words(self.project.log_path, self._log_start)
         said = f"the last error in {log}: {last}" if last else f"its output: {log}"
-        return PipelineError(f"Spark did not start: {reason} ({said})")
+        return PipelineError(self.project.secrets.hide(f"Spark did not start: {reason} ({said})"))
 
     def _release(self) -> None:
         if self._session is not None:
@@ -292,7 +330,7 @@ class PipelineEngine:
         with self.project.log_path.open("a", encoding="utf-8", buffering=1) as log, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             out, err = sys.stdout, sys.stderr
-            sys.stdout = sys.stderr = log
+            sys.stdout = sys.stderr = cast(Any, WithoutSecrets(log, self.project.secrets))
             try:
                 yield
             finally:
@@ -303,13 +341,29 @@ class LinesToLog(logging.Handler):
     """Sends the log records of libraries to Spark's log. When the JVM has died, Py4J logs a traceback with the root
     logger, which would go to the terminal."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, project: PipelineProject) -> None:
         super().__init__()
-        self._path = path
+        self._project = project
 
     def emit(self, record: logging.LogRecord) -> None:
-        with self._path.open("a", encoding="utf-8") as log:
-            log.write(f"{self.format(record)}\n")
+        with self._project.log_path.open("a", encoding="utf-8") as log:
+            log.write(f"{self._project.secrets.hide(self.format(record))}\n")
+
+
+class WithoutSecrets(io.TextIOBase):
+    """A definition may print its settings."""
+
+    def __init__(self, log: TextIO, hidden: Secrets) -> None:
+        super().__init__()
+        self._log = log
+        self._hidden = hidden
+
+    def write(self, text: str) -> int:
+        self._log.write(self._hidden.hide(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._log.flush()
 
 
 def last_words(log_path: Path, start: int) -> str:

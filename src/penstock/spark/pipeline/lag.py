@@ -68,6 +68,15 @@ class LagMeter:
         self._cluster = self._clusters[options]
         self._looking = _connect(options, min(timeout_s, LOOK_TIMEOUT_S))
 
+    def use(self, client_options: Mapping[str, str]) -> None:
+        """Replaces the first cluster's options, for example after a change of the password."""
+        options = cluster_options(client_options)
+        if options not in self._clusters:
+            self.close()
+            self._clusters = {options: _connect(options, self._timeout_s)}
+            self._looking = _connect(options, min(self._timeout_s, LOOK_TIMEOUT_S))
+        self._cluster = self._clusters[options]
+
     def know(self, client_options: Mapping[str, str]) -> None:
         """Makes another cluster known."""
         options = cluster_options(client_options)

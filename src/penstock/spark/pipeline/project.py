@@ -7,7 +7,9 @@
     .penstock/            lock, status, logs, the catalog of tables and their locations
 
 Penstock's settings are keys of `configuration` that begin with `penstock.`, so that definitions can read them with
-`spark.conf`. Those that begin with `penstock.kafka.` are client settings. This module does not know Spark.
+`spark.conf`. Those that begin with `penstock.kafka.` are client settings. References such as `${env:NAME}` in values
+stay as they are until `resolved` is called: only what connects to a cluster needs them. This module does not know
+Spark.
 Invariant: a run writes nothing outside the directory, unless `storage` is elsewhere.
 """
 
@@ -16,12 +18,13 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.spark.pipeline.errors import DefinitionError, Mistake, PipelineError
+from penstock.spark.pipeline.secrets import Secrets, Unresolved, has_reference, resolved
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 STATE_DIRECTORY = ".penstock"
@@ -56,6 +59,9 @@ class PipelineProject:
     database: str
     configuration: Mapping[str, str]
     libraries: tuple[str, ...]
+    references: Mapping[str, str] = field(default_factory=dict)
+    """The values of the configuration that have references, as they are in the file."""
+    secrets: Secrets = field(default_factory=Secrets)
 
     @classmethod
     def find(cls, directory: Path) -> PipelineProject:
@@ -80,7 +86,9 @@ class PipelineProject:
         for name in given:
             if name not in _FIELDS:
                 raise _wrong(spec_path, f"'{name}' is not known here: there are {', '.join(_FIELDS)}", f"{name}:")
+        _refuse_references(spec_path, given)
         root = spec_path.parent
+        configuration = _configuration(spec_path, given.get("configuration") or {})
         name = _text(spec_path, given, "name")
         return cls(
             root=root,
@@ -91,12 +99,26 @@ class PipelineProject:
             database=_optional_text(spec_path, given, "database")
             or _optional_text(spec_path, given, "schema")
             or DEFAULT_DATABASE,
-            configuration=_configuration(spec_path, given.get("configuration") or {}),
+            configuration=configuration,
             libraries=_libraries(spec_path, given.get("libraries")),
+            references={key: value for key, value in configuration.items() if "${" in value},
         )
 
     def with_servers(self, servers: str) -> PipelineProject:
-        return replace(self, configuration={**self.configuration, SERVERS_KEY: servers})
+        references = {key: value for key, value in self.references.items() if key != SERVERS_KEY}
+        return replace(self, configuration={**self.configuration, SERVERS_KEY: servers}, references=references)
+
+    def resolved(self) -> PipelineProject:
+        """With the present values of all references. Raises PipelineError if something is missing."""
+        found: dict[str, str] = {}
+        for key, text in {**self.configuration, **self.references}.items():
+            try:
+                found[key] = resolved(key, text, self.root, self.secrets, is_public=_is_public(key))
+            except Unresolved as missing:
+                place = f"{self.spec_path.name}:{_line_of(self.spec_path, f'{key}:')}"
+                raise PipelineError(f"{place}: '{key}' needs {missing}") from missing
+        _check_master(self.spec_path, found.get("spark.master"))
+        return replace(self, configuration=found)
 
     # -- places -------------------------------------------------------------------------
 
@@ -218,11 +240,22 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _wrong(path: Path, what: str, near: str = "") -> DefinitionError:
     """`near`: text at the place of the error."""
-    line = 0
-    if near:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        line = next((number for number, text in enumerate(lines, 1) if near in text), 0)
-    return DefinitionError([Mistake(what, path.name, line)])
+    return DefinitionError([Mistake(what, path.name, _line_of(path, near) if near else 0)])
+
+
+def _line_of(path: Path, near: str) -> int:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((number for number, text in enumerate(lines, 1) if near in text), 0)
+
+
+def _is_public(key: str) -> bool:
+    return key in TOPIC_KEYS or key.startswith(CLIENT_PREFIX) or key == "spark.master"
+
+
+def _refuse_references(path: Path, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if isinstance(value, str) and has_reference(value):
+            raise _wrong(path, f"'{name}' is {value!r}: only values of configuration can have references", f"{name}:")
 
 
 def _text(path: Path, given: Mapping[str, Any], name: str) -> str:
@@ -256,10 +289,14 @@ def _configuration(path: Path, given: object) -> dict[str, str]:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise _wrong(path, f"'{name}' in configuration is {value!r}: put it in quotes", f"{name}:")
-    master = given.get("spark.master")
+    if not has_reference(given.get("spark.master", "")):
+        _check_master(path, given.get("spark.master"))
+    return dict(given)
+
+
+def _check_master(path: Path, master: str | None) -> None:
     if master is not None and not is_master(master):
         raise _wrong(path, f"'spark.master' is {master!r}, not a Spark master: write {MASTERS}", "spark.master:")
-    return dict(given)
 
 
 def _libraries(path: Path, given: object) -> tuple[str, ...]:

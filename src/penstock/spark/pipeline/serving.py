@@ -92,6 +92,7 @@ class Server:
         self._caught_up: RunReport | None = None
         self._definitions = ServedDefinitions(engine.project)
         self._specification = self._specification_time()
+        self._unresolved = ""
         self._stopping = stopping
 
     def serve(self) -> None:
@@ -144,6 +145,7 @@ class Server:
             except PipelineError as error:
                 failed = SparkFailed(str(error), is_transient=True)
                 return self._take_failure(RunFailed(failed, RunReport()))
+        self._renew_settings()
         resting = self._setbacks.resting(time.monotonic())
         left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
         self._status.change(state="running", failures=self._setbacks.failures)
@@ -170,6 +172,20 @@ class Server:
         if report.rows_read:
             self._say(f"{report.rows_read} records in {report.seconds:.1f} s")
         return None
+
+    def _renew_settings(self) -> None:
+        """A password in a file may have changed. If it is missing for a moment, the former one stays in force."""
+        try:
+            is_changed = self._engine.renew_settings()
+        except PipelineError as error:
+            if str(error) != self._unresolved:
+                self._say(f"{error}: the former value stays in force")
+            self._unresolved = str(error)
+            return
+        self._unresolved = ""
+        if is_changed:
+            self._say("a value that the settings refer to has changed")
+            self._meter.use(self._engine.project.client_options)
 
     def _take_wrong_definitions(self, failed: RunFailed) -> float | None:
         assert isinstance(failed.error, DefinitionError)

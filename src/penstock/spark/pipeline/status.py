@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.model.errors import ApiError, PenstockError
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
+from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
@@ -23,6 +24,7 @@ from penstock.spark.pipeline.state_files import replace_text
 from penstock.wire_client.requests.errors import WireClientError
 
 VERSION = 1
+UNKNOWN_LAG = "the lag is unknown"
 
 
 class StatusFile:
@@ -78,7 +80,8 @@ class StatusFile:
         self.change(state=state, message=message, ended=_now())
 
     def write(self) -> None:
-        replace_text(self._project.status_path, json.dumps(self._state, indent=2) + "\n")
+        told = self._project.secrets.hide_all(self._state)
+        replace_text(self._project.status_path, json.dumps(told, indent=2) + "\n")
 
 
 def read_status(project: PipelineProject) -> dict[str, Any]:
@@ -136,7 +139,12 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
     else:
         checkpoints = {one.flow: one for one in flow_checkpoints(project.checkpoints)}
     told: dict[str, Any] = last.get("flows", {})
-    with LagMeter(project.client_options, timeout_s) as meter:
+    client_options: Mapping[str, str] = {}
+    try:
+        client_options = project.resolved().client_options
+    except PipelineError as error:
+        problems.append(f"{UNKNOWN_LAG}: {error}")
+    with LagMeter(client_options, timeout_s) as meter:
         flows = tuple(
             _flow_status(name, told.get(name, {}), checkpoints.get(name), meter, problems)
             for name in sorted({*told, *checkpoints})
@@ -154,7 +162,7 @@ def _flow_status(
             offsets = checkpoint.source_offsets()
             groups = tuple(offset.group for offset in offsets)
             # No broker answered for an earlier flow: do not wait again for each flow.
-            silent = any(problem.startswith("lag") for problem in problems)
+            silent = any(problem.startswith(UNKNOWN_LAG) for problem in problems)
             positions = {tp: at for one in offsets for tp, at in one.positions.items()}
             partitions = tuple(PositionLag(*tp, at, None) for tp, at in sorted(positions.items()))
             if partitions and not silent:
@@ -171,7 +179,7 @@ def _flow_status(
                     for loss in losses
                 ]
         except (WireClientError, ApiError) as error:
-            problems.append(f"the lag is unknown: {error}")
+            problems.append(f"{UNKNOWN_LAG}: {error}")
         except PenstockError as error:
             problems.append(f"flow {name}: {error}")
     return FlowStatus(

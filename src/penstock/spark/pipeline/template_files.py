@@ -11,6 +11,7 @@ storage: storage
 
 # Definitions read these settings with spark.conf. Those that begin with penstock.kafka. apply to every client of the
 # cluster (also security settings). Spark's own settings go here, too. Values are text: keep the quotes.
+# Passwords and keys: "$${env:NAME}" is an environment variable, "$${file:PATH}" is the content of a file.
 configuration:
   penstock.kafka.bootstrap.servers: "$servers"
   penstock.source.topics: "$topics"

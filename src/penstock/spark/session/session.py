@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model.errors import ConfigError
 from penstock.spark.options.cores import CORES_VARIABLE, cores_of
+from penstock.spark.options.secret_names import KAFKAS, REDACTED_OPTIONS, REDACTED_OPTIONS_DEFAULT, is_secret_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +49,8 @@ _ANYWHERE = {
     "spark.hadoop.parquet.enable.dictionary#value": "false",
     "spark.hadoop.parquet.enable.dictionary#offset": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Spark hides passwords in plans. It does not know Kafka's names of keys and logins.
+    REDACTED_OPTIONS: f"{REDACTED_OPTIONS_DEFAULT}|{KAFKAS}",
 }
 
 # Settings for local masters: checkpoints are local files, and nobody uses the web interface.
@@ -101,6 +104,7 @@ def session(
     master: str | None = None,
     *,
     config: Mapping[str, str] | None = None,
+    secrets: Mapping[str, str] | None = None,
     bootstrap_servers: str | None = None,
     fast_start: bool = False,
 ) -> SparkSession:
@@ -108,6 +112,7 @@ def session(
 
     master: the Spark master; by default that of `spark-submit`, else all cores of this machine.
     config: Spark settings by name. Options of the driver's JVM are added to ours, all others replace ours.
+    secrets: the same, but never on the JVM's command line, which all users of the machine can read.
     bootstrap_servers: the default brokers of sources and sinks.
     fast_start: for tests and short jobs, see `config_for`.
 
@@ -123,7 +128,8 @@ def session(
 
     from penstock.spark.source.query_watch import watch_queries
 
-    asked = dict(config or {})
+    hidden = dict(secrets or {})
+    asked = {**(config or {}), **hidden}
     if master is not None:
         asked["spark.master"] = master
     if SparkContext._active_spark_context is not None:
@@ -145,6 +151,8 @@ def session(
     if not is_local(settings["spark.master"]):
         settings.setdefault(_EXECUTORS_PYTHON, os.environ["PYSPARK_PYTHON"])
     try:
+        if hidden:
+            _start_jvm({name: value for name, value in settings.items() if name not in hidden})
         spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     except BaseException:
         if warm_up is not None:
@@ -184,6 +192,14 @@ def _prepare(master: str, cores: int | None) -> WarmUp | None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     place_numba_cache()
     return WarmUp()
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Without an application. Settings that are set later reach the JVM through its private connection."""
+    from pyspark import SparkConf
+    from pyspark.core.context import SparkContext
+
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(settings.items())))
 
 
 def _name_brokers(servers: str) -> None:
@@ -226,7 +242,8 @@ def _adjust(spark: SparkSession, defaults: dict[str, str], asked: dict[str, str]
         if spark.conf.isModifiable(name):
             spark.conf.set(name, value)
         else:
-            different.append(f"{name}={value} (is {present.get(name, 'not set')})")
+            shown, now = ("...", "another") if is_secret_name(name) else (value, present.get(name, "not set"))
+            different.append(f"{name}={shown} (is {now})")
     if different:
         warnings.warn(
             "a Spark session already exists, and these settings are fixed when a session is created: "

@@ -21,7 +21,7 @@ from penstock.spark.session.driver_log import LOG_LIMIT_BYTES
 
 def test_settings_of_the_jvm(project: PipelineProject) -> None:
     text = project.spec_path.read_text()
-    secret = 'penstock.kafka.sasl.password: "secret"\n  spark.driver.memory: "2g"\n  penstock.kafka.bootstrap'
+    secret = 'penstock.kafka.sasl.password: "hunter22"\n  spark.driver.memory: "2g"\n  penstock.kafka.bootstrap'
     project.spec_path.write_text(text.replace("penstock.kafka.bootstrap", secret))
     project = PipelineProject.load(project.spec_path)
     static = PipelineEngine(project)._static()
@@ -31,7 +31,7 @@ def test_settings_of_the_jvm(project: PipelineProject) -> None:
     places = [value for name, value in static.items() if name.startswith("spark.hadoop.hive.")]
     assert len(places) == 3
     assert all(place.startswith(f"{project.state}/scratch/") for place in places), "nothing is left in /tmp"
-    assert "secret" not in str(static), "these are seen by everybody in the list of processes"
+    assert "hunter22" not in str(static), "these are seen by everybody in the list of processes"
     assert "spark.sql.catalogImplementation" not in PipelineEngine(project, persistent=False)._static()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from penstock.model.errors import ConfigError
 from penstock.spark import config_for, session
+from penstock.spark.session import session as session_module
 from penstock.spark.session.session import _adjust, is_local
 
 if TYPE_CHECKING:
@@ -62,6 +64,42 @@ def test_the_file_that_makes_spark_quiet_exists() -> None:
 def test_a_cluster_logs_as_it_does() -> None:
     assert OPTIONS not in config_for("spark://host:7077")
     assert config_for("yarn", fast_start=True)[OPTIONS] == "-XX:TieredStopAtLevel=1"
+
+
+def test_plans_do_not_show_keys_and_logins() -> None:
+    pattern = config_for()["spark.sql.redaction.options.regex"]
+    for name in ("url", "kafka.sasl.jaas.config", "kafka.ssl.keystore.key", "kafka.ssl.key.pem"):
+        assert re.search(pattern, name), name
+    assert not re.search(pattern, "subscribe")
+
+
+def test_secrets_are_not_on_a_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    started: list[dict[str, str]] = []
+    asked: list[dict[str, str]] = []
+
+    class Enough(Exception):
+        pass
+
+    class Builder:
+        def config(self, map: dict[str, str]) -> Builder:  # noqa: A002
+            asked.append(map)
+            raise Enough
+
+    monkeypatch.setattr(SparkSession, "builder", Builder())
+    monkeypatch.setattr(session_module, "_prepare", lambda *_: None)
+    monkeypatch.setattr(SparkContext, "_ensure_initialized", lambda conf: started.append(dict(conf.getAll())))
+    secrets = {"spark.hadoop.fs.account.key": "hunter22"}
+    with pytest.raises(Enough):
+        session(master="local[1]", config={"spark.a": "b"}, secrets=secrets)
+    assert started[0]["spark.a"] == asked[0]["spark.a"] == "b"
+    assert "hunter22" not in str(started)
+    assert asked[0]["spark.hadoop.fs.account.key"] == "hunter22"
+    with pytest.raises(Enough):
+        session(master="local[1]")
+    assert len(started) == 1, "without secrets as ever"
 
 
 class OthersSession:
