@@ -430,6 +430,7 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
     if as_json and not yes:
         raise click.UsageError("--json cannot ask for confirmation: give --yes as well")
     say = _nothing if as_json else click.echo
+    deleted: list[str] = []
     with _held(project, "pipeline reset", say):
         plan = plan_reset(project, flow)
         if not plan.directories:
@@ -446,9 +447,12 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
             queries = all_queries(plan.checkpoints)
             forget(project, plan)
             _end_queries(project, queries)
+            deleted = _delete_groups(project, plan.groups)
+            if deleted:
+                say(f"Consumer groups deleted: {', '.join(deleted)}")
             say("Done.")
     if as_json:
-        show_json(reset_object(project, plan))
+        show_json(reset_object(project, plan, deleted))
     return 0
 
 
@@ -476,6 +480,7 @@ def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) ->
     with ProjectLock(project, purpose):
         finished = finish_reset(project)
         if finished is not None:
+            _delete_groups(project, finished.groups)
             flows = ", ".join(finished.flows) or "no flow"
             say(f"Finished an interrupted reset. Flows reset: {flows}.")
         yield
@@ -483,10 +488,12 @@ def _held(project: PipelineProject, purpose: str, say: Callable[[str], None]) ->
 
 def _end_replaced(project: PipelineProject) -> None:
     from penstock.spark.pipeline.checkpoints import flow_checkpoints
-    from penstock.spark.pipeline.left_behind import replaced_queries
+    from penstock.spark.pipeline.left_behind import replaced_groups, replaced_queries
 
     if project.checkpoints is not None:
-        _end_queries(project, replaced_queries(flow_checkpoints(project.checkpoints)))
+        checkpoints = flow_checkpoints(project.checkpoints)
+        _end_queries(project, replaced_queries(checkpoints))
+        _delete_groups(project, replaced_groups(project, checkpoints))
 
 
 def _end_queries(project: PipelineProject, query_ids: Sequence[str]) -> None:
@@ -501,6 +508,19 @@ def _end_queries(project: PipelineProject, query_ids: Sequence[str]) -> None:
             "`penstock pipeline sinks` lists them",
             err=True,
         )
+
+
+def _delete_groups(project: PipelineProject, groups: Sequence[str]) -> list[str]:
+    """Those that were deleted. The flows are reset all the same: brokers may be down."""
+    from penstock.spark.pipeline.groups import delete_groups
+
+    try:
+        deleted, kept = delete_groups(project.resolved().client_options, groups)
+    except PenstockError as error:
+        deleted, kept = [], {", ".join(groups): str(error)}
+    for group, why in kept.items():
+        click.echo(f"penstock: the former flows have left consumer groups: {group} ({why})", err=True)
+    return deleted
 
 
 class _WrongDefinition(click.ClickException):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -142,12 +142,13 @@ def _flow_object(one: FlowStatus) -> dict[str, Any]:
     }
 
 
-def reset_object(project: PipelineProject, plan: ResetPlan) -> dict[str, Any]:
+def reset_object(project: PipelineProject, plan: ResetPlan, groups: Sequence[str]) -> dict[str, Any]:
     return {
         "pipeline": project.name,
         "flows": list(plan.flows),
         "deleted": [project.relative(path) for path in (*plan.directories, *plan.emptied)],
         "sent_again_to": list(plan.sinks),
+        "groups_deleted": list(groups),
         "error": None,
     }
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from penstock.spark.source.offsets import SourceOffset
+from penstock.spark.source.offsets import NO_GROUP, SourceOffset, UnreadableOffset
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,17 @@ class FlowCheckpoint:
         if batch is None:
             return []
         return list(_source_offsets(self.current / "offsets" / str(batch)))
+
+    def groups(self) -> dict[Path, set[str]]:
+        """The groups that sources commit to by themselves, by the directory of each number."""
+        found: dict[Path, set[str]] = {}
+        for directory in self.directory.iterdir():
+            batch = max(_numbers(directory / "offsets"), default=None)
+            if batch is not None:
+                with suppress(UnreadableOffset):  # also for the source, which says so
+                    offsets = list(_source_offsets(directory / "offsets" / str(batch)))
+                    found[directory] = {offset.group for offset in offsets} - {NO_GROUP}
+        return found
 
     def reads(self, table_directory: Path) -> bool:
         """Whether one of its sources has read files of this directory."""

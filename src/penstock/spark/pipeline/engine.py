@@ -34,6 +34,7 @@ from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, Pipeli
 from penstock.spark.pipeline.secrets import Secrets
 from penstock.spark.session.driver_log import output_to, trim_log
 from penstock.spark.session.session import session
+from penstock.spark.source.group_progress import GROUPS_BY_FLOW
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,7 +79,8 @@ class PipelineEngine:
         self._clear_scratch()
         self._log_start = self.project.log_path.stat().st_size if self.project.log_path.exists() else 0
         logging.getLogger().addHandler(self._warnings)
-        self._environment = {name: os.environ.pop(name, None) for name in _CONNECT_VARIABLES}
+        self._environment = {name: os.environ.pop(name, None) for name in (*_CONNECT_VARIABLES, GROUPS_BY_FLOW)}
+        os.environ[GROUPS_BY_FLOW] = "1"  # the JVM passes its environment on to sources
         os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex(16)
         try:
             with output_to(self.project.log_path), _interrupt_kept(), warnings.catch_warnings():

@@ -114,7 +114,7 @@ class LagMeter:
 
     def _lags_of(self, offset: SourceOffset) -> list[PositionLag]:
         positions = offset.positions
-        cluster = self._cluster_of(offset)
+        cluster = self.cluster_of(offset)
         if cluster is None:
             return [PositionLag(*tp, at, None, is_elsewhere=True) for tp, at in positions.items()]
         there = cluster.topics({tp.topic for tp in positions})
@@ -138,7 +138,8 @@ class LagMeter:
             for tp, position in positions.items()
         ]
 
-    def _cluster_of(self, offset: SourceOffset) -> BlockingCluster | None:
+    def cluster_of(self, offset: SourceOffset) -> BlockingCluster | None:
+        """None if its address is unknown. Raises WireClientError."""
         if not offset.cluster:
             return self._cluster
         for cluster in self._clusters.values():
@@ -156,7 +157,7 @@ class LagMeter:
             return False
 
     def _is_at_end(self, offset: SourceOffset) -> bool:
-        cluster = self._cluster_of(offset)
+        cluster = self.cluster_of(offset)
         if cluster is None:
             return False
         there = cluster.topics({tp.topic for tp in offset.positions})

@@ -1,7 +1,8 @@
-"""Open transactions of flows whose checkpoints are deleted, or replaced by a full refresh.
+"""Open transactions and groups of flows whose checkpoints are deleted, or replaced by a full refresh.
 
 A flow that was killed in mid-batch has open transactions, which hold readers back. The flow's next run would end them,
-but its query never comes back. Its records are sent again, so nothing is lost when they are aborted.
+but its query never comes back. Its records are sent again, so nothing is lost when they are aborted. The group of a
+query that never comes back would show a lag that grows for ever.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from penstock.spark.options.cluster import cluster_options
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint
+from penstock.spark.pipeline.groups import flow_group
+from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.sink.deciding import Decider
 from penstock.spark.sink.operating import sink_queries
 from penstock.wire_client.blocking.cluster import BlockingCluster
@@ -29,6 +32,17 @@ def replaced_queries(checkpoints: Iterable[FlowCheckpoint]) -> list[str]:
     return list(
         _ids(path for one in checkpoints if not one.is_table for path in one.directory.iterdir() if path != one.current)
     )
+
+
+def replaced_groups(project: PipelineProject, checkpoints: Iterable[FlowCheckpoint]) -> list[str]:
+    """The groups of the queries that a full refresh has replaced. A group with the flow's name stays in use."""
+    found: set[str] = set()
+    kept: set[str] = set()
+    for one in checkpoints:
+        kept.add(flow_group(project, one.flow))
+        for directory, groups in one.groups().items():
+            (kept if directory == one.current else found).update(groups)
+    return sorted(found - kept)
 
 
 def _ids(directories: Iterable[Path]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
 from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.locations import TableLocations, same_table
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.state_files import replace_text, sync_directory
@@ -38,6 +39,8 @@ class ResetPlan:
     """The catalog is deleted, too."""
     checkpoints: tuple[FlowCheckpoint, ...] = ()
     """Those in `directories`. A pending reset does not know them."""
+    groups: tuple[str, ...] = ()
+    """The groups that show the progress of the flows. The caller deletes them: a reset needs no brokers."""
 
 
 def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
@@ -67,6 +70,7 @@ def plan_reset(project: PipelineProject, flow: str | None) -> ResetPlan:
         emptied=tuple(dict.fromkeys(_table(locations, one) for one in chosen if one.is_table)),
         is_whole=False,
         checkpoints=tuple(chosen),
+        groups=_groups(project, chosen),
     )
 
 
@@ -84,7 +88,14 @@ def pending_reset(project: PipelineProject) -> ResetPlan | None:
             raise ValueError(f"version {told['version']}, but this penstock reads version {VERSION}")
         root = project.root.resolve()
         directories, emptied = (tuple(root / path for path in told[name]) for name in ("directories", "emptied"))
-        plan = ResetPlan(tuple(told["flows"]), tuple(told["sinks"]), directories, emptied, bool(told["is_whole"]))
+        plan = ResetPlan(
+            tuple(told["flows"]),
+            tuple(told["sinks"]),
+            directories,
+            emptied,
+            bool(told["is_whole"]),
+            groups=tuple(told.get("groups", ())),  # earlier versions did not store them
+        )
         recorded_at = Path(told["root"])
     except FileNotFoundError:
         return None
@@ -146,6 +157,7 @@ def _whole_plan(
         emptied=(),
         is_whole=True,
         checkpoints=tuple(found),
+        groups=_groups(project, found),
     )
 
 
@@ -192,6 +204,15 @@ def _sinks(checkpoints: Iterable[FlowCheckpoint]) -> tuple[str, ...]:
     return tuple(sorted({one.target[0] for one in checkpoints if not one.is_table}))
 
 
+def _groups(project: PipelineProject, checkpoints: Iterable[FlowCheckpoint]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for one in checkpoints:
+        found[flow_group(project, one.flow)] = None
+        for groups in one.groups().values():
+            found.update(dict.fromkeys(sorted(groups)))
+    return tuple(found)
+
+
 def _to_json(project: PipelineProject, plan: ResetPlan) -> dict[str, object]:
     root = project.root.resolve()
 
@@ -207,6 +228,7 @@ def _to_json(project: PipelineProject, plan: ResetPlan) -> dict[str, object]:
         "directories": [short(path) for path in plan.directories],
         "emptied": [short(path) for path in plan.emptied],
         "is_whole": plan.is_whole,
+        "groups": plan.groups,
     }
 
 

@@ -23,6 +23,7 @@ from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
 from penstock.spark.pipeline.graph import PipelineGraph, registered
+from penstock.spark.pipeline.groups import FlowGroups
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
@@ -37,6 +38,19 @@ SETTLING_S = 1.3
 LAG_EVERY_S = 1.0
 
 Watcher = Callable[[FlowProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunScope:
+    """What is run."""
+
+    definitions: Definitions | None = None
+    """None: those in the project's files."""
+    left_out: frozenset[str] = frozenset()
+    """Sinks to leave out, with their flows."""
+    full_refresh: tuple[str, ...] = ()
+    """Tables to compute from the start."""
+    full_refresh_all: bool = False
 
 
 @dataclass(slots=True)
@@ -87,7 +101,7 @@ def check_definitions(engine: PipelineEngine) -> PipelineGraph:
     graph = PipelineGraph("")
     try:
         with registered(engine) as graph:
-            for message in _events(engine, graph, dry=True):
+            for message in _events(engine, graph, RunScope(), dry=True):
                 event = flow_event(message)
                 if event is not None:
                     progress.take(event)
@@ -100,29 +114,29 @@ def run_once(
     engine: PipelineEngine,
     meter: LagMeter,
     watch: Watcher = lambda flow: None,
-    *,
-    full_refresh: Sequence[str] = (),
-    full_refresh_all: bool = False,
-    left_out: frozenset[str] = frozenset(),
-    definitions: Definitions | None = None,
+    scope: RunScope | None = None,
+    groups: FlowGroups | None = None,
 ) -> RunReport:
-    """`definitions`: by default those in the project's files.
+    """`groups`: those of earlier runs, if there are any.
 
     Raises RunFailed, which has a DefinitionError, FlowFailed or SparkFailed.
     """
+    scope = scope or RunScope()
     begun = time.monotonic()
     progress = RunProgress()
     report = RunReport(progress.flows)
     graph = PipelineGraph("")
     try:
-        with registered(engine, left_out, definitions) as graph:
+        with registered(engine, scope.left_out, scope.definitions) as graph:
             report.sinks = {flow: target for flow, target in graph.targets.items() if target in graph.sinks}
             report.has_other_sources = graph.has_other_sources
             for client_options in graph.clients:
                 meter.know(client_options)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # from the thread that listens to Spark
-                _follow(engine, graph, progress, meter, watch, full_refresh, full_refresh_all)
+                groups = groups or FlowGroups(engine.project, meter)
+                display = _Display(engine.project, watch, meter, groups, _TableRecorder(engine))
+                _follow(engine, graph, progress, display, scope)
     except Exception as error:
         report.seconds = time.monotonic() - begun
         raise RunFailed(_outcome(engine, graph, progress, error), report) from error
@@ -142,9 +156,10 @@ def run_with_retries(
 ) -> RunReport:
     """Calls `run_once`, and again after temporary failures, which `on_retry` reports. Raises RunFailed."""
     failures = 0
+    scope = RunScope(full_refresh=tuple(full_refresh), full_refresh_all=full_refresh_all)
     while True:
         try:
-            return run_once(engine, meter, watch, full_refresh=full_refresh, full_refresh_all=full_refresh_all)
+            return run_once(engine, meter, watch, scope)
         except RunFailed as failed:
             failures += 1
             may_pass = isinstance(failed.error, FlowFailed | SparkFailed) and failed.error.is_transient
@@ -156,7 +171,7 @@ def run_with_retries(
             if not engine.is_alive:
                 engine.restart()
             # Refreshed tables have already started from the beginning.
-            full_refresh, full_refresh_all = (), False
+            scope = RunScope()
 
 
 # -- one run ----------------------------------------------------------------------------
@@ -166,19 +181,14 @@ def _follow(
     engine: PipelineEngine,
     graph: PipelineGraph,
     progress: RunProgress,
-    meter: LagMeter,
-    watch: Watcher,
-    full_refresh: Sequence[str],
-    full_refresh_all: bool,
+    display: _Display,
+    scope: RunScope,
 ) -> None:
     """Takes all news of a run until it ends. Raises Spark's error."""
     news: queue.SimpleQueue[_News] = queue.SimpleQueue()
-    tables = _TableRecorder(engine)
-    display = _Display(engine.project, watch, meter, tables)
+    tables = display.tables
     with _progress_to(engine, news):
-        thread = threading.Thread(
-            target=_collect, args=(engine, graph, news, list(full_refresh), full_refresh_all), daemon=True
-        )
+        thread = threading.Thread(target=_collect, args=(engine, graph, news, scope), daemon=True)
         thread.start()
         ended: _Ended | None = None
         while ended is None:
@@ -218,13 +228,21 @@ def _told(progress: RunProgress, news: str | BatchDone) -> tuple[FlowProgress | 
 
 
 class _Display:
-    """Shows a flow's end only after a moment without news of it, and limits the rate of lag updates."""
+    """Shows a flow's end only after a moment without news of it, and limits the rate of lag updates and commits."""
 
-    def __init__(self, project: PipelineProject, watch: Watcher, meter: LagMeter, tables: _TableRecorder) -> None:
+    def __init__(
+        self,
+        project: PipelineProject,
+        watch: Watcher,
+        meter: LagMeter,
+        groups: FlowGroups,
+        tables: _TableRecorder,
+    ) -> None:
         self._project = project
         self._watch = watch
         self._meter = meter
-        self._tables = tables
+        self._groups = groups
+        self.tables = tables
         self._settling: dict[str, tuple[float, FlowProgress]] = {}
         self._asked: dict[str, float] = {}
 
@@ -243,6 +261,7 @@ class _Display:
             self._watch(flow)
         elif not is_new_state and now - self._asked.get(flow.name, -LAG_EVERY_S) >= LAG_EVERY_S:
             self._asked[flow.name] = now
+            self._groups.report(flow.name, flow.offsets)
             flow.lag = self._meter.total(flow.offsets)
             self._watch(flow)
 
@@ -262,9 +281,10 @@ class _Display:
                 if checkpoint.flow == flow.name:
                     with suppress(UnreadableOffset):
                         flow.offsets = checkpoint.source_offsets()
+        self._groups.report(flow.name, flow.offsets)
         flow.lag = self._meter.total(flow.offsets)
         if flow.is_batch and flow.state is FlowState.COMPLETED:
-            directory = self._tables.directory_of(flow.name)
+            directory = self.tables.directory_of(flow.name)
             flow.rows_written = None if directory is None else row_count(directory)
 
 
@@ -303,11 +323,10 @@ def _collect(
     engine: PipelineEngine,
     graph: PipelineGraph,
     news: queue.SimpleQueue[_News],
-    full_refresh: list[str],
-    full_refresh_all: bool,
+    scope: RunScope,
 ) -> None:
     try:
-        for message in _events(engine, graph, full_refresh=full_refresh, full_refresh_all=full_refresh_all):
+        for message in _events(engine, graph, scope):
             news.put(message)
     except Exception as error:  # passed to the waiting thread
         news.put(_Ended(error))
@@ -318,18 +337,17 @@ def _collect(
 def _events(
     engine: PipelineEngine,
     graph: PipelineGraph,
+    scope: RunScope,
     *,
     dry: bool = False,
-    full_refresh: Sequence[str] = (),
-    full_refresh_all: bool = False,
 ) -> Iterator[str]:
     from pyspark.pipelines.spark_connect_pipeline import start_run
 
     for answer in start_run(
         engine.session,
         graph.graph_id,
-        full_refresh=list(full_refresh),
-        full_refresh_all=full_refresh_all,
+        full_refresh=list(scope.full_refresh),
+        full_refresh_all=scope.full_refresh_all,
         refresh=[],
         dry=dry,
         storage=engine.project.storage,

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, PipelineError, SparkFailed
+from penstock.spark.pipeline.groups import FlowGroups
 from penstock.spark.pipeline.lag import LagMeter
-from penstock.spark.pipeline.runner import RunFailed, RunReport, pause_s, run_once
+from penstock.spark.pipeline.runner import RunFailed, RunReport, RunScope, pause_s, run_once
 from penstock.spark.pipeline.served import ServedDefinitions
 from penstock.spark.pipeline.status import StatusFile
 
@@ -88,6 +89,7 @@ class Server:
         self._interval_s = interval_s
         self._say = say
         self._setbacks = Setbacks(max_failures)
+        self._groups = FlowGroups(engine.project, meter)
         self._sink_of: dict[str, str] = {}
         self._caught_up: RunReport | None = None
         self._definitions = ServedDefinitions(engine.project)
@@ -152,7 +154,13 @@ class Server:
         self._caught_up = None
         try:
             definitions = self._definitions.choose()
-            report = run_once(self._engine, self._meter, self._status.take, left_out=left_out, definitions=definitions)
+            report = run_once(
+                self._engine,
+                self._meter,
+                self._status.take,
+                RunScope(definitions, left_out),
+                self._groups,
+            )
         except DefinitionError as error:
             return self._take_wrong_definitions(RunFailed(error, RunReport()))
         except RunFailed as failed:
@@ -210,6 +218,8 @@ class Server:
         """Whether the last run finished everything and nothing has changed since."""
         if self._caught_up is None or self._definitions.is_changed() or self._definitions.is_retry_due():
             return False
+        for flow in self._caught_up.flows.values():
+            self._groups.report(flow.name, flow.offsets)  # offsets expire if nobody commits them again
         readers = [flow for flow in self._caught_up.flows.values() if any(offset.positions for offset in flow.offsets)]
         return bool(readers) and all(self._meter.is_caught_up(flow.offsets) for flow in readers)
 

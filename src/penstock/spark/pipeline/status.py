@@ -16,6 +16,7 @@ from typing import Any
 from penstock.model.errors import ApiError, PenstockError
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
 from penstock.spark.pipeline.errors import PipelineError
+from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
@@ -146,21 +147,26 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
         problems.append(f"{UNKNOWN_LAG}: {error}")
     with LagMeter(client_options, timeout_s) as meter:
         flows = tuple(
-            _flow_status(name, told.get(name, {}), checkpoints.get(name), meter, problems)
+            _flow_status(project, name, told.get(name, {}), checkpoints.get(name), meter, problems)
             for name in sorted({*told, *checkpoints})
         )
     return PipelineStatus(project.name, state, holder, last, flows, tuple(dict.fromkeys(problems)))
 
 
 def _flow_status(
-    name: str, told: Mapping[str, Any], checkpoint: FlowCheckpoint | None, meter: LagMeter, problems: list[str]
+    project: PipelineProject,
+    name: str,
+    told: Mapping[str, Any],
+    checkpoint: FlowCheckpoint | None,
+    meter: LagMeter,
+    problems: list[str],
 ) -> FlowStatus:
     partitions: tuple[PositionLag, ...] = ()
     groups: tuple[str, ...] = ()
     if checkpoint is not None:
         try:
             offsets = checkpoint.source_offsets()
-            groups = tuple(offset.group for offset in offsets)
+            groups = tuple(dict.fromkeys(offset.group or flow_group(project, name) for offset in offsets))
             # No broker answered for an earlier flow: do not wait again for each flow.
             silent = any(problem.startswith(UNKNOWN_LAG) for problem in problems)
             positions = {tp: at for one in offsets for tp, at in one.positions.items()}

@@ -57,7 +57,6 @@ def clicks() -> DataFrame:
         .option("subscribe", spark.conf.get("penstock.source.topics"))
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", "1000000")
-        .option("groupIdPrefix", "$name")
         .load()
     )
     parsed = records.withColumn(

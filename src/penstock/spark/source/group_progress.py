@@ -6,12 +6,14 @@ offsets do not move, they are committed again from time to time, because brokers
 Invariant: offsets committed by another consumer are not overwritten. Ours have a mark in their metadata. If an offset
 in the group lacks the mark, a warning is logged once, and the group is left alone.
 
-The group's name is in the offsets of every progress report (`spark.progress`).
+The group's name is in the offsets of every progress report (`spark.progress`). In a pipeline it is not: its runner
+commits the progress of whole flows, under their names.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +21,7 @@ from typing import Protocol
 
 from penstock.model.errors import ApiError, ErrorCode, PenstockError
 from penstock.model.topic_partition import TopicPartition
+from penstock.spark.source.offsets import NO_GROUP
 from penstock.spark.source.options import GroupOptions
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 
@@ -30,6 +33,8 @@ REPEAT_S = 3600.0
 LOOK_S = 5.0
 """How long the result of a check of the group's committed offsets is valid."""
 MARK = "penstock-spark"
+GROUPS_BY_FLOW = "PENSTOCK_SPARK_GROUPS_BY_FLOW"
+"""The variable that a pipeline sets for its Spark: queries get no groups of their own."""
 TAKEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS)
 
 
@@ -54,6 +59,8 @@ class Progress(Protocol):
 
 
 def new_group(options: GroupOptions) -> str:
+    if options.group_id is None and GROUPS_BY_FLOW in os.environ:
+        return NO_GROUP
     return options.group_id or f"{options.prefix}-{uuid.uuid4().hex[:8]}"
 
 
@@ -81,7 +88,9 @@ class GroupProgress:
         self._warned: str | None = None
 
     def report(self, group: str, positions: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
-        """The last report is committed even if a commit has failed just now."""
+        """Without a group nothing is committed. The last report is committed even if a commit has failed just now."""
+        if group == NO_GROUP:
+            return
         now = self._clock()
         wanted = (group, dict(positions))
         if wanted == self._committed and now - self._committed_at < REPEAT_S:

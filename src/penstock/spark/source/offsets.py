@@ -43,7 +43,7 @@ READ_COMMITTED = "read_committed"
 NO_TOPIC_ID = bytes(16)
 """The id in clusters without topic ids."""
 NO_GROUP = ""
-"""The group of offsets that another source wrote."""
+"""The group of offsets that another source wrote, and of flows of a pipeline."""
 
 
 class UnreadableOffset(PenstockError):

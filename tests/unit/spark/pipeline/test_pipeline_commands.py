@@ -159,6 +159,7 @@ def test_reset_for_programs(cli: CommandLine, project: PipelineProject, checkpoi
         "flows": ["results"],
         "deleted": ["storage/_checkpoints"],
         "sent_again_to": ["output_topic"],
+        "groups_deleted": [],
         "error": None,
     }
     assert not directory.exists()

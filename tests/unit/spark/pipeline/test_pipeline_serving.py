@@ -9,12 +9,11 @@ import pytest
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.pipeline import serving
-from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.runner import RunFailed, RunReport
+from penstock.spark.pipeline.runner import RunFailed, RunReport, RunScope
 from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
 from penstock.spark.pipeline.status import StatusFile, read_status
 from penstock.spark.source.offsets import SourceOffset
@@ -78,10 +77,10 @@ class Played:
         self.renewals: list[bool | PipelineError] = []
         self.used: list[dict[str, str]] = []
 
-    def run_once(
-        self, engine: object, meter: object, watch: Any, left_out: frozenset[str], definitions: Definitions
-    ) -> RunReport:
-        self.contents.append(definitions.files.get(self.edited, b"").decode())
+    def run_once(self, engine: object, meter: object, watch: Any, scope: RunScope, groups: object) -> RunReport:
+        assert scope.definitions is not None
+        left_out = scope.left_out
+        self.contents.append(scope.definitions.files.get(self.edited, b"").decode())
         self.is_alive = len(self.left_out) not in self.dies_at
         self.left_out.append(left_out)
         outcome = self.outcomes.pop(0)
