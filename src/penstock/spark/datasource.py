@@ -1,8 +1,8 @@
 """The data source of the format "penstock".
 
 Every lookup of a data source in Spark imports this module in a new process. So it imports nothing but Spark's base
-class; readers and writers are imported on request. Spark pickles them by module name, but only from the driver to its
-workers: no checkpoint has a module name.
+class and a few lines of ours; readers and writers are imported on request. Spark pickles them by module name, but only
+from the driver to its workers: no checkpoint has a module name.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
 )
 
+from penstock.spark.plain_errors import plain_errors
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class PenstockDataSource(DataSource):
     @classmethod
     def name(cls) -> str:

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.model.errors import PenstockError
+
 Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -25,7 +27,7 @@ RecordBatch = Any
 VALUE, KEY, HEADERS, TOPIC, PARTITION, TIMESTAMP = "value", "key", "headers", "topic", "partition", "timestamp"
 
 
-class UnsuitableRows(ValueError):
+class UnsuitableRows(PenstockError, ValueError):
     """Rows that cannot become records. The message names the column and the reason."""
 
 

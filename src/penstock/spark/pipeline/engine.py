@@ -69,6 +69,7 @@ class PipelineEngine:
         self._host: SparkSession | None = None
         self._session: Any = None
         self._runtime_names: frozenset[str] = frozenset()
+        self._given: dict[str, str] = {}
         self._log_start = 0
         self._warnings = LinesToLog(project)
 
@@ -130,11 +131,12 @@ class PipelineEngine:
         """
         from pyspark.errors import PySparkException
 
-        before, project = self.graph_settings(), self.project.resolved()
-        changed = {name: value for name, value in self._settings_of(project).items() if before.get(name) != value}
+        project = self.project.resolved()
+        changed = {name: value for name, value in self._settings_of(project).items() if self._given.get(name) != value}
         try:
             for name, value in changed.items():
                 self.session.conf.set(name, value)
+                self._given[name] = value
         except PySparkException as error:  # the next run tries again
             raise PipelineError(f"Spark does not take {', '.join(changed)}: {cause_of(str(error))}") from error
         self.project = project
@@ -307,7 +309,8 @@ class PipelineEngine:
         self._session = ConnectSession.builder.remote(f"sc://localhost:{port}").create()
         # A local JVM that is silent for seconds is gone. The default timeout is ten minutes.
         self._session.client.set_retry_policies([DefaultPolicy(max_retries=4, max_backoff=1000)])
-        for name, value in {**_RUNTIME, **self.graph_settings()}.items():
+        self._given = self.graph_settings()
+        for name, value in {**_RUNTIME, **self._given}.items():
             self._session.conf.set(name, value)
         if self.project.database != DEFAULT_DATABASE:
             self._session.sql(f"CREATE DATABASE IF NOT EXISTS `{self.project.database}`")

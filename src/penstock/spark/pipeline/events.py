@@ -91,6 +91,8 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _ERROR_CLASS = re.compile(r"^(?:\(?[\w.$]+(?:Exception|Error)(?:: |\) ))?\[[A-Z0-9_.]+\] ")
 _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|[a-z]\w*)): (.+)$", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last)"
+# An error of a source or sink, which has no traceback (`spark.plain_errors`).
+_OURS = re.compile(r"(?:^|[\s:])penstock(?:\.\w+)*\.(\w+): (.+)")
 
 # A Python source whose process died leaves a query that failed without a reason. The others mean that the cluster or a
 # worker was away for longer than sources and sinks retry by themselves. What a cluster says is the client's to judge;
@@ -114,6 +116,8 @@ def cause_of(error: str) -> str:
             # Not the last: a traceback may be followed by a plan or by Java's version of the same error.
             found = raised[0]
             return _short(f"{found[1]}: {found[2]}")
+    elif found := _OURS.search(text):
+        return _short(f"{found[1]}: {found[2]}")
     text = _SQLSTATE.sub("", text)
     text = _ERROR_CLASS.sub("", text.strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.arrow.encode.closed import ClosedBatch
 from penstock.spark.options.known import InvalidOption
+from penstock.spark.plain_errors import plain_errors
 from penstock.spark.sink.delivery import AtLeastOnce, Slice, SliceWriter, describe
 from penstock.spark.sink.lanes import PartitionWritten
 from penstock.spark.sink.options import EXACTLY_ONCE, SinkOptions, check_columns
@@ -92,6 +93,7 @@ def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     return parsed
 
 
+@plain_errors
 class _BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -120,6 +122,7 @@ class _BatchWriter(DataSourceArrowWriter):
         _warn_of_rest("the write", messages)
 
 
+@plain_errors
 class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -134,6 +137,7 @@ class _StreamWriter(DataSourceStreamArrowWriter):
         _warn_of_rest(f"batch {batchId}", messages)
 
 
+@plain_errors
 class _ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

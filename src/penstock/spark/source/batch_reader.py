@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from penstock.spark.options.cores import known_cores
 from penstock.spark.options.known import InvalidOption
+from penstock.spark.plain_errors import plain_errors
 from penstock.spark.source.columns import arrow_schema, check_schema
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.planning import OffsetPlanner, Resolved, retention_loss
@@ -24,6 +25,7 @@ PLANNING_TIMEOUT_S = 20.0
 """A user waits at a prompt: long enough for a broker to restart, too short to wait for a wrong address."""
 
 
+@plain_errors
 class PenstockBatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.for_batch(options)

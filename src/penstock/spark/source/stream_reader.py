@@ -35,6 +35,7 @@ from pyspark.sql.types import StructType
 
 from penstock.model.topic_partition import TopicPartition
 from penstock.spark.options.cores import known_cores
+from penstock.spark.plain_errors import plain_errors
 from penstock.spark.source.admission import TriggerGate, backlog, limit_bytes, limit_offsets
 from penstock.spark.source.background_progress import BackgroundProgress
 from penstock.spark.source.batch_starts import BatchStarts
@@ -159,6 +160,7 @@ class StreamDriver:
         return positions
 
 
+@plain_errors
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.for_stream(options)

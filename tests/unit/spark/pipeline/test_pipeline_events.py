@@ -38,6 +38,16 @@ Traceback (most recent call last):
 ValueError: no good: hhhh
  SQLSTATE: 38000
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581){PLAN}"""
+OURS = f"""{STREAM_FAILED}[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source \
+perform latestOffset: penstock.spark.source.offsets.DataLoss: partition 0 of topic 't' begins at 9, after 5: see \
+failOnDataLoss
+ SQLSTATE: 38000{PLAN}"""
+OF_A_TASK = f"""{STREAM_FAILED}Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent \
+failure: Lost task 0.3 in stage 5.0 (TID 12) (localhost executor driver): org.apache.spark.api.python.PythonException: \
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker:
+penstock.spark.sink.producing.DeliveryFailed: t-0: refused
+ SQLSTATE: 38000
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581){PLAN}"""
 UNREACHABLE = f"""{STREAM_FAILED}[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source \
 perform latestOffset: Traceback (most recent call last):
   File "/site-packages/pyspark/sql/streaming/python_streaming_source_runner.py", line 190, in main
@@ -101,6 +111,8 @@ def test_sources_that_changed_are_a_failure_with_its_own_sentence() -> None:
         ),
         (f"{STREAM_FAILED} SQLSTATE: XXKST{PLAN}", NO_REASON),
         ("", NO_REASON),
+        (OURS, "DataLoss: partition 0 of topic 't' begins at 9, after 5: see failOnDataLoss"),
+        (OF_A_TASK, "DeliveryFailed: t-0: refused"),
         ("something else\nand more", "something else"),
         ("x" * 1000, "x" * CAUSE_LIMIT + "..."),
     ],

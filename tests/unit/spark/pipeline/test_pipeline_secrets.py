@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -157,7 +158,8 @@ def test_spark_is_told_names_and_values(project: PipelineProject, monkeypatch: p
     for name in ("url", "my.api", "kafka.ssl.key.pem", "KAFKA.SASL.JAAS.CONFIG", "spark.sql.redaction.string.regex"):
         assert redacted(options, name), name
     assert not redacted(options, "subscribe")
-    text = re.sub(settings["spark.sql.redaction.string.regex"], HIDDEN, f"x=key.of+api, keyXofYapi {KEY}")
+    printed = "x=key.of+api, keyXofYapi " + KEY.replace("\n", "\\n")
+    text = re.sub(settings["spark.sql.redaction.string.regex"], HIDDEN, printed)
     assert text.startswith(f"x={HIDDEN}, keyXofYapi -----BEGIN")
     assert "bm90" not in text
     static = engine._static()
@@ -177,7 +179,7 @@ def test_nothing_written_has_them(
 
     def start(*arguments: object, **options: Any) -> Any:
         words.update(options)
-        print("the password is hunter22")
+        os.write(1, b"the password is hunter22\n")
         raise RuntimeError("hunter22 is wrong")
 
     monkeypatch.setattr(engine_module, "session", start)
@@ -185,6 +187,7 @@ def test_nothing_written_has_them(
     ran = CommandLine(monkeypatch, capsys)("pipeline", "run", "--project", str(project.root))
     assert ran.code == 1
     assert f"Spark did not start: {HIDDEN} is wrong" in ran.err
+    assert f"the password is {HIDDEN}" in ran.err, "the last words of Spark's log"
     assert "hunter22" not in ran.out + ran.err
     assert "hunter22" not in str(words["config"])
     project = project.resolved()
@@ -225,7 +228,7 @@ def test_a_file_that_is_replaced_counts_from_the_next_run_on(project: PipelinePr
     file.write_text("hunter22\n")
     engine = PipelineEngine(with_settings(project, penstock_kafka_sasl_password="${file:password}").resolved())
     conf = Conf()
-    engine._session = SimpleNamespace(conf=conf)
+    engine._session, engine._given = SimpleNamespace(conf=conf), engine.graph_settings()
     assert not engine.renew_settings()
     assert conf.settings == {}
     file.write_text("hunter33\n")
