@@ -131,6 +131,15 @@ def test_a_run_takes_good_rows_to_tables_and_bad_ones_to_the_dead_letters(story:
     assert {record.key for record in results} == {b"/", b"/shoes", b"/cart"}
 
 
+def test_show_prints_what_spark_has_written(story: Story, warm: WarmCommandLine) -> None:
+    for table, rows in (("events", GOOD), ("page_stats", 3)):
+        shown = warm("pipeline", "show", table, "--json", "--project", str(story.root))
+        assert shown.code == 0, shown.err
+        assert len(json.loads(shown.out)["rows"]) == rows
+    shown = warm("pipeline", "show", "events", "--limit", "1", "--project", str(story.root))
+    assert re.match(r"user +page +ts +ms +topic +partition +offset\n\w+ +/\w* +2026-03-01T12:", shown.out)
+
+
 def test_a_dead_letter_is_the_record_with_the_reason(story: Story) -> None:
     letters = {}
     for record in story.dead_letters():

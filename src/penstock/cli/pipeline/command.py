@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -33,6 +32,14 @@ from penstock.cli.pipeline.output import (
     show_status,
     status_object,
 )
+from penstock.cli.pipeline.projects import (
+    DEFINITION_WRONG,
+    WrongDefinition,
+    errors_as_json,
+    project_in,
+    project_options,
+)
+from penstock.cli.pipeline.show import show
 from penstock.cli.pipeline.sinks import sinks
 from penstock.cli.reach.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
 from penstock.model.addresses import Address
@@ -47,7 +54,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-DEFINITION_WRONG = 2
 FLOW_FAILED = 3
 INTERVAL_S = 5.0
 MAX_FAILURES = 10
@@ -61,22 +67,7 @@ def pipeline() -> None:
 for job in JOBS:
     pipeline.add_command(job)
 pipeline.add_command(sinks)
-
-
-def project_options(command: Callable[P, R]) -> Callable[P, R]:
-    command = click.option(
-        "--bootstrap-server",
-        "servers",
-        metavar="HOST:PORT[,...]",
-        help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, else the project's setting).",
-    )(command)
-    return click.option(
-        "--project",
-        "directory",
-        type=click.Path(path_type=Path),
-        default=Path(),
-        help="Directory of the project (default: the current one, or its nearest parent with a project).",
-    )(command)
+pipeline.add_command(show)
 
 
 def spark_options(command: Callable[P, R]) -> Callable[P, R]:
@@ -84,24 +75,6 @@ def spark_options(command: Callable[P, R]) -> Callable[P, R]:
         "--fast-start", is_flag=True, help="Start the JVM faster, without its full optimization: for short runs."
     )(command)
     return master_option(command)
-
-
-def errors_as_json(command: Callable[P, R]) -> Callable[P, R]:
-    """With --json the command always prints one object on standard output. If it fails, `error` has the reason.
-
-    The message on standard error and the exit code are the same as without --json.
-    """
-
-    @wraps(command)
-    def wrapped(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return command(*arguments, **options)
-        except (PenstockError, click.ClickException) as error:
-            if options["as_json"]:
-                show_json({"error": error.message if isinstance(error, click.ClickException) else str(error)})
-            raise
-
-    return wrapped
 
 
 # -- init -------------------------------------------------------------------------------
@@ -146,7 +119,7 @@ def init(
 @errors_as_json
 def check(directory: Path, servers: str | None, master: str | None, fast_start: bool, as_json: bool) -> int:
     """Resolve the definitions without running them, and check brokers and topics."""
-    project = _project(directory, servers).resolved()
+    project = project_in(directory, servers).resolved()
     _needs_spark()
     from penstock.spark.pipeline.definitions import checked_definitions
     from penstock.spark.pipeline.engine import PipelineEngine
@@ -247,7 +220,7 @@ def run(
     as_json: bool,
 ) -> int:
     """Process all records that the topics hold now, then end."""
-    project = _project(directory, servers).resolved()
+    project = project_in(directory, servers).resolved()
     show = _nothing if as_json else show_flow
     say = _nothing if as_json else _without_secrets(project)
     with _held(project, "pipeline run", say), _running(project, "run", master, fast_start, say) as (engine, status):
@@ -327,7 +300,7 @@ def serve(
     metrics_address: Address | None,
 ) -> int:
     """Run again and again in one Spark session, until Ctrl-C or SIGTERM."""
-    project = _project(directory, servers).resolved()
+    project = project_in(directory, servers).resolved()
     say = _without_secrets(project)
     from penstock.spark.pipeline.errors import PipelineError
 
@@ -403,7 +376,7 @@ def status(directory: Path, servers: str | None, timeout_s: float, as_json: bool
     """Show the last run, and the rows, offsets and current lag of each flow."""
     from penstock.spark.pipeline.status import pipeline_status
 
-    project = _project(directory, servers)
+    project = project_in(directory, servers)
     found = pipeline_status(project, timeout_s)
     if as_json:
         show_json(status_object(found))
@@ -426,7 +399,7 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
     from penstock.spark.pipeline.reset import plan_reset
     from penstock.spark.pipeline.reset import reset as forget
 
-    project = _project(directory, servers)
+    project = project_in(directory, servers)
     if as_json and not yes:
         raise click.UsageError("--json cannot ask for confirmation: give --yes as well")
     say = _nothing if as_json else click.echo
@@ -457,18 +430,6 @@ def reset(directory: Path, servers: str | None, flow: str | None, yes: bool, as_
 
 
 # -- shared -----------------------------------------------------------------------------
-
-
-def _project(directory: Path, servers: str | None) -> PipelineProject:
-    from penstock.spark.pipeline.errors import DefinitionError
-    from penstock.spark.pipeline.project import PipelineProject
-
-    try:
-        project = PipelineProject.find(directory)
-    except DefinitionError as error:
-        raise _WrongDefinition(str(error)) from error
-    chosen = servers or os.environ.get(BOOTSTRAP_VARIABLE)
-    return project.with_servers(chosen) if chosen else project
 
 
 @contextmanager
@@ -523,13 +484,6 @@ def _delete_groups(project: PipelineProject, groups: Sequence[str]) -> list[str]
     return deleted
 
 
-class _WrongDefinition(click.ClickException):
-    exit_code = DEFINITION_WRONG
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"penstock: {self.message}", err=True)
-
-
 @contextmanager
 def _running(
     project: PipelineProject, mode: str, master: str | None, fast_start: bool, say: Callable[[str], None]
@@ -552,7 +506,7 @@ def _running(
     except PenstockError as error:
         status.end("failed", str(error))
         if isinstance(error, DefinitionError):
-            raise _WrongDefinition(str(error)) from error
+            raise WrongDefinition(str(error)) from error
         raise
     say(f"Starting Spark (it writes to {project.relative(project.log_path)})")
     try:
