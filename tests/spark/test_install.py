@@ -76,6 +76,32 @@ def run_with_a_plain_session(python: Path, topics: Topics, directory: Path) -> N
     assert ran.stderr.count("set spark.python.unix.domain.socket.enabled=true") == 1
 
 
+BEFORE = "import penstock.spark\n"
+AFTER = BATCH.replace("source = {", "import penstock.spark\nsource = {", 1)
+USED = """\
+import sys
+print(set(spark.range(2).rdd.map(lambda _: sys.executable).collect()) == {sys.executable})
+"""
+
+
+@pytest.mark.parametrize("program", [BEFORE + BATCH, AFTER], ids=["before", "after"])
+def test_an_import_is_enough_if_the_environment_is_not_active(topics: Topics, tmp_path: Path, program: str) -> None:
+    """As `venv/bin/python job.py`: the python3 of PATH knows neither PySpark nor Penstock."""
+    topic = topics.create(partitions=2)
+    topics.fill(topic, [(b"k", b"v0")])
+    path = tmp_path / "path"
+    path.mkdir()
+    for name in ("java", "bash", "sh", "env", "dirname", "basename", "ps", "cat", "ls", "readlink", "chmod", "uname"):
+        found = shutil.which(name)
+        if found is not None:
+            (path / name).symlink_to(found)
+    (path / "python3").write_text(f'#!/bin/sh\nexec {sys._base_executable} -S -E "$@"\n')  # type: ignore[attr-defined]
+    (path / "python3").chmod(0o755)
+    program = (program + STREAM + USED).replace("SERVERS", topics.bootstrap_servers).replace("TOPIC", topic)
+    printed = run(Path(sys.executable), program, tmp_path, PATH=str(path)).splitlines()
+    assert printed == ["[('batch', 'v0')]", "[('stream', 'v0')]", "True"]
+
+
 def run_lines_of_the_readme(python: Path, topics: Topics, directory: Path) -> None:
     _, _, section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Spark\n")
     blocks = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)

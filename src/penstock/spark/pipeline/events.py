@@ -116,8 +116,8 @@ def cause_of(error: str) -> str:
             # Not the last: a traceback may be followed by a plan or by Java's version of the same error.
             found = raised[0]
             return _short(f"{found[1]}: {found[2]}")
-    elif found := _OURS.search(text):
-        return _short(f"{found[1]}: {found[2]}")
+    elif ours := _OURS.search(text):
+        return _short(f"{ours[1]}: {ours[2]}")
     text = _SQLSTATE.sub("", text)
     text = _ERROR_CLASS.sub("", text.strip())
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -169,6 +169,7 @@ def _prepare(master: str, cores: int | None) -> WarmUp | None:
     from penstock.arrow.cache.warmup import WarmUp, place_numba_cache
     from penstock.spark.session.interpreter import worker_python
     from penstock.spark.session.java import use_java
+    from penstock.spark.session.lookup import choose_worker_python
 
     os.environ.pop(CORES_VARIABLE, None)
     if cores is not None:
@@ -186,7 +187,7 @@ def _prepare(master: str, cores: int | None) -> WarmUp | None:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()
         return None
-    python = os.environ.setdefault("PYSPARK_PYTHON", worker_python())  # else PATH's python3, without this package
+    python = choose_worker_python()  # else PATH's python3, without this package
     if "PYSPARK_DRIVER_PYTHON" in os.environ:  # set for notebooks; sources and sinks would be started with it
         os.environ["PYSPARK_DRIVER_PYTHON"] = python
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
