@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 from written_checkpoints import CheckpointWriter
 
-from command_line import CommandLine
 from penstock.model.topic_partition import TopicPartition
 from penstock.sdk import BlockingAdmin
 from penstock.spark.pipeline.checkpoints import flow_checkpoints

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 
-from command_line import CommandLine
 from penstock.spark.options.secret_names import is_secret_name
 from penstock.spark.pipeline import engine as engine_module
 from penstock.spark.pipeline.engine import PipelineEngine

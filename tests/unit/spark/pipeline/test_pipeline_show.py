@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from command_line import CommandLine
 from penstock.cli.pipeline.show import plain
 from penstock.spark.pipeline import tables
 from penstock.spark.pipeline.errors import PipelineError

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from penstock.arrow.encode.columns import UnsuitableRows
 from pyspark.sql.types import StructType
 from pyspark.util import handle_worker_exception
 
 from penstock.model.errors import PenstockError
 from penstock.spark.datasource import PenstockDataSource
-from penstock.spark.encode.columns import UnsuitableRows
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.plain_errors import PYSPARKS_VARIABLE, VARIABLE, plain_errors
 from penstock.spark.source.stream_reader import PenstockStreamReader
@@ -62,7 +62,7 @@ def test_our_errors_are_a_sentence() -> None:
 def test_also_those_in_the_midst_of_rows() -> None:
     rows = Reader().read(2)
     assert [next(rows), next(rows)] == [0, 1]
-    assert said(lambda: next(rows)) == "penstock.spark.encode.columns.UnsuitableRows: row 3 is unsuitable\n"
+    assert said(lambda: next(rows)) == "penstock.arrow.encode.columns.UnsuitableRows: row 3 is unsuitable\n"
 
 
 def test_other_errors_keep_their_traceback() -> None:
