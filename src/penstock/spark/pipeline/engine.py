@@ -30,7 +30,7 @@ from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.connect_fix import apply_fix
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.events import cause_of
-from penstock.spark.pipeline.project import DEFAULT_DATABASE, OWN_PREFIX, PipelineProject
+from penstock.spark.pipeline.project import DEFAULT_DATABASE, SPARK_PREFIX, PipelineProject
 from penstock.spark.pipeline.secrets import Secrets
 from penstock.spark.session.driver_log import output_to, trim_log
 from penstock.spark.session.session import session
@@ -120,7 +120,7 @@ class PipelineEngine:
         chosen = {
             name: value
             for name, value in project.configuration.items()
-            if name in self._runtime_names or not name.startswith("spark.")
+            if name in self._runtime_names or not name.startswith(SPARK_PREFIX)
         }
         return chosen | project.secrets.session_settings(project.configuration)
 
@@ -269,7 +269,7 @@ class PipelineEngine:
             "spark.sql.artifact.isolation.alwaysApplyClassloader": "false",
             "spark.sql.warehouse.dir": project.warehouse.resolve().as_uri(),
             "spark.local.dir": str(self._scratch),
-            **{name: value for name, value in project.configuration.items() if not name.startswith(OWN_PREFIX)},
+            **{name: value for name, value in project.configuration.items() if name.startswith(SPARK_PREFIX)},
             **project.secrets.jvm_settings(project.configuration),
         }
         for name in self._static_secrets():
@@ -295,7 +295,7 @@ class PipelineEngine:
         return {
             name: value
             for name, value in self.project.configuration.items()
-            if not name.startswith(OWN_PREFIX) and self.project.secrets.is_noted(name)
+            if name.startswith(SPARK_PREFIX) and self.project.secrets.is_noted(name)
         }
 
     def _open_session(self) -> None:

@@ -32,6 +32,7 @@ WAREHOUSE = "warehouse"
 DEFAULT_CATALOG = "spark_catalog"
 DEFAULT_DATABASE = "default"
 OWN_PREFIX = "penstock."
+SPARK_PREFIX = "spark."
 CLIENT_PREFIX = "penstock.kafka."
 SERVERS_KEY = "penstock.kafka.bootstrap.servers"
 TOPIC_KEYS = ("penstock.source.topics", "penstock.output.topic", "penstock.dead.letter.topic")

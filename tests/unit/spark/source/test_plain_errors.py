@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from penstock.arrow.encode.columns import UnsuitableRows
 from pyspark.sql.types import StructType
 from pyspark.util import handle_worker_exception
 
+from penstock.arrow.encode.columns import UnsuitableRows
 from penstock.model.errors import PenstockError
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options.known import InvalidOption
