@@ -7,8 +7,9 @@ is due, or another source of the query took its time. So only a question waits t
 a batch.
 
 A step is short, because another source of the same query may have records meanwhile, and because a query that is
-stopped may have to wait for its answer. Measured with 2 partitions, in `bench.micro.source`: half the processor time of
-a look every 50 ms, and a record is noticed after 6 ms instead of 22 ms. Must not know: batches, limits.
+stopped may have to wait for its answer. Measured with 2 partitions, in `bench.micro.source`, beside a look every 50 ms:
+a record is noticed after 0.4 ms instead of 30 ms, and the process takes 3 ms of processor time a second instead of 7.
+Must not know: batches, limits.
 """
 
 from __future__ import annotations
