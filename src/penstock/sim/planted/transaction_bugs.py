@@ -153,10 +153,6 @@ def _waits_for_nobody(original: Any) -> Any:
     return store_ended
 
 
-def _has_no_last_epoch(original: Any) -> Any:
-    return property(lambda self: False)
-
-
 def _removes_markers(original: Any) -> Any:
     rewrite = import_module("penstock.storage.cleaner.rewrite")
     return lambda self, data, at, header, keeps_empty: rewrite._emptied(header) if keeps_empty else None
@@ -260,13 +256,6 @@ TRANSACTION_BUGS = (
         "the end of a transaction to which nothing was added waits for markers that nobody writes (FLINK-31363)",
         ENDS,
         ((f"{TXN_SHARD}:TransactionShard._store_ended", _waits_for_nobody),),
-    ),
-    Bug(
-        "has-no-last-epoch",
-        "an abort that comes after the coordinator's own is confirmed with the last epoch, which is for markers alone "
-        "(KAFKA-20090)",
-        ENDLESS,
-        ((f"{TRANSACTION}.has_last_epoch", _has_no_last_epoch),),
     ),
     Bug(
         "removes-markers",
