@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import ModuleType
+from unittest.mock import patch
 
 import pytest
 
@@ -12,7 +14,8 @@ pytest.importorskip("numba")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from penstock.arrow.encode import kernels, reference  # noqa: E402
+from penstock.arrow.encode import batches as batches_module  # noqa: E402
+from penstock.arrow.encode import kernels, plain, reference, routing  # noqa: E402
 from penstock.arrow.encode.batches import SMALLEST_BATCH_BYTES, PartitionEncoder  # noqa: E402
 from penstock.arrow.encode.closed import halves, stamp  # noqa: E402
 from penstock.arrow.encode.columns import blobs, record_columns  # noqa: E402
@@ -67,13 +70,19 @@ def without_offset(record: Record) -> Record:
     return record._replace(offset=0)
 
 
+@pytest.mark.parametrize("loops", [kernels, plain], ids=["compiled", "plain"])
 @settings(deadline=None)
 @given(st.lists(record_batches(), min_size=1, max_size=4), st.integers(0, 5), st.integers(16, 4000))
 def test_slots_and_bytes_are_those_of_the_reference(
-    batches: list[pa.RecordBatch], first_sticky: int, sticky_bytes: int
+    loops: ModuleType, batches: list[pa.RecordBatch], first_sticky: int, sticky_bytes: int
 ) -> None:
+    with patch.object(batches_module, "loops", lambda: loops), patch.object(routing, "loops", lambda: loops):
+        check_slots_and_bytes(batches, first_sticky, sticky_bytes)
+
+
+def check_slots_and_bytes(batches: list[pa.RecordBatch], first_sticky: int, sticky_bytes: int) -> None:
     router = Router("t", lambda _: 3, first_sticky, sticky_bytes)
-    plain = reference.Partitioner(3, first_sticky % 3, sticky_bytes)
+    partitioner = reference.Partitioner(3, first_sticky % 3, sticky_bytes)
     encoder = PartitionEncoder(SMALLEST_BATCH_BYTES, 1 << 20)
     closed, rows, slots = [], [], []
     for batch in batches:
@@ -83,7 +92,7 @@ def test_slots_and_bytes_are_those_of_the_reference(
         expected_rows = reference.records(batch, NOW_MS)
         index = batch.schema.get_field_index("partition")
         wanted = [None] * batch.num_rows if index < 0 else batch.column(index).to_pylist()
-        expected = [plain.partition(row, partition) for row, partition in zip(expected_rows, wanted, strict=True)]
+        expected = [partitioner.partition(row, partition) for row, partition in zip(expected_rows, wanted, strict=True)]
         assert found.tolist() == expected
         rows += expected_rows
         slots += expected

@@ -9,11 +9,10 @@ It knows nothing of connections, committed offsets or Spark. Invariants:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
 from typing import NamedTuple, Protocol
 
+from penstock.arrow.cache.warmup import kernels_of
 from penstock.arrow.decode.aborted import AbortedTransactions
 from penstock.arrow.decode.columns import KAFKA_SCHEMA, Columns, RecordBatch, Schema
 from penstock.arrow.decode.reference import ReferenceChunk
@@ -84,23 +83,9 @@ def warm_up() -> None:
 
 
 def _native(columns: Columns) -> _OpenChunk | None:
-    if not _has_kernels():
+    if kernels_of("decode") is None:
         return None
     from penstock.arrow.decode.native import NativeChunk, Scratch
 
     scratch = Scratch(columns.max_rows)
     return lambda *arguments: NativeChunk(columns, scratch, *arguments)
-
-
-@cache
-def _has_kernels() -> bool:
-    try:
-        import penstock.arrow.decode.kernels  # noqa: F401
-    except ImportError as error:
-        warnings.warn(
-            f"numba cannot be used, so record batches are decoded in plain Python, which is much slower: {error}",
-            RuntimeWarning,
-            stacklevel=4,
-        )
-        return False
-    return True

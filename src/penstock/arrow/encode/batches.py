@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from penstock.arrow.encode import kernels
+from penstock.arrow.encode import loops
 from penstock.arrow.encode.closed import NO_LEADER_EPOCH, ClosedBatch
 from penstock.arrow.encode.columns import Int32s, RecordColumns
-from penstock.arrow.encode.kernels import OpenBatches, open_batches
+from penstock.arrow.encode.layout import OpenBatches, open_batches
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC
 from penstock.records.compression import NONE, compress
 
@@ -34,6 +34,7 @@ class PartitionEncoder:
         self._memory_bytes = memory_bytes
         self._compression = compression
         self._level = level
+        self._loops = loops()
         self._slot_count = 0
         self._open = open_batches(0, 0)
 
@@ -51,7 +52,7 @@ class PartitionEncoder:
         row, end = 0, len(slots)
         while True:
             limit = min(self._open.stride, max(self.batch_size_bytes, SMALLEST_BATCH_BYTES))
-            row = kernels.encode_rows(columns, slots, row, end, self._open, limit)
+            row = self._loops.encode_rows(columns, slots, row, end, self._open, limit)
             if row == end:
                 return
             slot = int(slots[row])
@@ -67,9 +68,9 @@ class PartitionEncoder:
 
     def _large(self, columns: RecordColumns, row: int, slot: int) -> ClosedBatch:
         """A batch for one row that is too large for the arena."""
-        size = HEADER_SIZE + kernels.record_size(columns, row)
+        size = HEADER_SIZE + self._loops.record_size(columns, row)
         alone = open_batches(1, size)
-        kernels.encode_rows(columns, np.zeros(row + 1, np.int32), row, row + 1, alone, size)
+        self._loops.encode_rows(columns, np.zeros(row + 1, np.int32), row, row + 1, alone, size)
         return self._close(alone, 0, slot)
 
     def _close(self, batches: OpenBatches, place: int, slot: int) -> ClosedBatch:

@@ -8,44 +8,20 @@
             varint   value size, -1 for null;  value
             varint   number of headers; each: varint name size, name, varint value size or -1, value
 
-All varints are zigzag. `arrow.encode.reference` does the same in plain Python, and a property test compares them.
+All varints are zigzag. `plain` and `reference` do the same in plain Python, and a property test compares them.
 Must not know: Arrow, batch headers, compression. Invariant: nothing is written beyond `limit` bytes of a slot.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from penstock.arrow.decode import jit
 from penstock.arrow.decode.jit import BYTES, INT, INT32S, INT64S, SOURCE, copy_bytes, kernel, part
-from penstock.arrow.encode.columns import Blobs, Bytes, HeaderBlobs, Int32s, Int64s, RecordColumns
-from penstock.records.batch import HEADER_SIZE
-
-NO_PARTITION = -(2**31)  # a row without a partition; -1 would be a user's mistake
-ROW_OVERHEAD_BYTES = 12  # about the size of a record besides key and value
-
-
-class OpenBatches(NamedTuple):
-    """One open batch per slot, each in its own `stride` bytes of the arena, after room for a header."""
-
-    arena: Bytes
-    stride: int
-    ends: Int64s
-    counts: Int64s
-    base_timestamps: Int64s
-    max_timestamps: Int64s
-
-
-class TopicSlots(NamedTuple):
-    """Topics by number. The slots of a topic are neighbours: first_slots[t] + partition."""
-
-    first_slots: Int32s
-    partition_counts: Int32s
-    sticky_partitions: Int32s
-    sticky_bytes: Int64s
-
+from penstock.arrow.encode.columns import Blobs, Bytes, HeaderBlobs, Int32s, RecordColumns
+from penstock.arrow.encode.layout import NO_PARTITION, ROW_OVERHEAD_BYTES, OpenBatches, TopicSlots
 
 _jit: Any = jit
 _tuple = _jit.types.NamedTuple
@@ -219,14 +195,3 @@ def assign_slots(
             partition = topics.sticky_partitions[topic]
         slots[row] = topics.first_slots[topic] + partition
     return -1
-
-
-def open_batches(slot_count: int, stride: int) -> OpenBatches:
-    return OpenBatches(
-        arena=np.empty(slot_count * stride, np.uint8),
-        stride=stride,
-        ends=np.full(slot_count, HEADER_SIZE, np.int64),
-        counts=np.zeros(slot_count, np.int64),
-        base_timestamps=np.zeros(slot_count, np.int64),
-        max_timestamps=np.zeros(slot_count, np.int64),
-    )

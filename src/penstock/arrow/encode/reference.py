@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.arrow.encode.columns import HEADERS, KEY, TIMESTAMP, VALUE, ArrowArray, RecordBatch, column
-from penstock.arrow.encode.kernels import ROW_OVERHEAD_BYTES
+from penstock.arrow.encode.layout import ROW_OVERHEAD_BYTES
 from penstock.records.builder import Record, encode_records
 from penstock.wire_client.requests.partitioner import partition_for_key
 

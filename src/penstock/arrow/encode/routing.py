@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.arrow.encode import kernels
+from penstock.arrow.encode import loops
 from penstock.arrow.encode.columns import (
     PARTITION,
     TOPIC,
@@ -23,7 +23,7 @@ from penstock.arrow.encode.columns import (
     UnsuitableRows,
     column,
 )
-from penstock.arrow.encode.kernels import NO_PARTITION, TopicSlots
+from penstock.arrow.encode.layout import NO_PARTITION, TopicSlots
 
 
 class Router:
@@ -36,6 +36,7 @@ class Router:
         self._partition_count = partition_count
         self._first_sticky = first_sticky
         self._sticky_bytes = sticky_bytes
+        self._loops = loops()
         self._numbers: dict[str, int] = {}
         self._topics = _no_topics()
         self.targets: list[tuple[str, int]] = []
@@ -46,7 +47,7 @@ class Router:
         numbers = self._topic_numbers(batch)
         partitions = _partitions(column(batch, PARTITION), batch.num_rows)
         slots = np.empty(batch.num_rows, np.int32)
-        row = kernels.assign_slots(columns, numbers, partitions, self._topics, self._sticky_bytes, slots)
+        row = self._loops.assign_slots(columns, numbers, partitions, self._topics, self._sticky_bytes, slots)
         if row >= 0:
             name = list(self._numbers)[numbers[row]]
             count = self._topics.partition_counts[numbers[row]]

@@ -17,7 +17,7 @@ INSTALL = "Install it: pip install 'penstock[spark]'."
 
 MISSING = {
     "pyarrow": Diagnosis("problem", "spark", "pyarrow is missing: the source and the sink need it", INSTALL),
-    "numba": Diagnosis("warning", "spark", "numba is missing: records are decoded in plain Python, slowly", INSTALL),
+    "numba": Diagnosis("warning", "spark", "numba is missing: source and sink run in plain Python, slowly", INSTALL),
     "protobuf": Diagnosis("warning", "spark", "protobuf is missing: pipelines and transformWithState need it", INSTALL),
 }
 
@@ -67,7 +67,9 @@ def _compiled_code() -> Diagnosis:
     if is_warm():
         return Diagnosis("ok", "spark", f"compiled code is in {place}")
     return Diagnosis(
-        "ok", "spark", f"the first session compiles some code, which takes some seconds once, and keeps it in {place}"
+        "ok",
+        "spark",
+        f"the first session or worker compiles some code, for some seconds, and keeps it in {place}",
     )
 
 

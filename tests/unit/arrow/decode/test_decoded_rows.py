@@ -13,7 +13,8 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
 
-from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, DecodedRows, decoder, jit, warm_up
+from penstock.arrow.cache.warmup import kernels_of
+from penstock.arrow.decode import KAFKA_SCHEMA, BatchDecoder, CorruptRecordBatch, DecodedRows, jit, warm_up
 from penstock.arrow.decode.columns import MAX_BYTES, MAX_TIMESTAMP_MS
 from penstock.model.errors import ConfigError
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header, with_append_time
@@ -260,7 +261,7 @@ def test_without_numba_plain_python_with_one_warning(monkeypatch: pytest.MonkeyP
     data = plain(7)
     expected = rows(decode(data))
     monkeypatch.setitem(sys.modules, "penstock.arrow.decode.kernels", None)
-    decoder._has_kernels.cache_clear()
+    kernels_of.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="decoded in plain Python"):
             found = decode(data, max_rows=3)
@@ -268,7 +269,7 @@ def test_without_numba_plain_python_with_one_warning(monkeypatch: pytest.MonkeyP
             warnings.simplefilter("error")
             again = decode(data)
     finally:
-        decoder._has_kernels.cache_clear()
+        kernels_of.cache_clear()
     assert [batch.num_rows for batch in found.batches] == [3, 3, 1]
     assert rows(found) == rows(again) == expected
 

@@ -93,10 +93,11 @@ def test_numba_keeps_its_cache_where_the_user_says(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_compiled_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
-    monkeypatch.setattr(warmup, "COMPILED_PACKAGES", ())
     monkeypatch.setattr("subprocess.Popen", lambda *arguments, **_: started.append(arguments))
-    assert not warmup.is_warm()
-    warmup.compile_all()
+    for package in warmup.COMPILED_PACKAGES:
+        assert not warmup.is_warm()
+        with warmup.compiled_once(package):
+            pass
     assert warmup.is_warm()
     WarmUp().wait()
     assert started == []
@@ -108,10 +109,67 @@ def test_changed_code_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_pat
     source = tmp_path / "kernels" / "loops.py"
     source.parent.mkdir()
     source.write_text("one = 1\n")
-    before = warmup._mark()
-    assert warmup._mark() == before
+    before = warmup._mark("kernels")
+    assert warmup._mark("kernels") == before
     source.write_text("three = 3\n")
-    assert warmup._mark() != before
+    assert warmup._mark("kernels") != before
+
+
+COMPILING = """
+import sys, time
+from penstock.arrow.cache import warmup
+
+with warmup.compiled_once("decode"):
+    print(time.monotonic(), warmup._mark("decode").exists())
+    time.sleep(0.3)
+    print(time.monotonic())
+"""
+
+
+def test_one_worker_compiles_and_the_others_wait() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    workers = [
+        subprocess.Popen([sys.executable, "-c", COMPILING], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    told = sorted(worker.communicate(timeout=200)[0].split() for worker in workers)
+    assert [worker.returncode for worker in workers] == [0, 0]
+    (began, was_compiled, ended), (began_later, was_compiled_later, _) = told
+    assert (was_compiled, was_compiled_later) == ("False", "True")
+    assert float(began) < float(ended) <= float(began_later)
+
+
+def test_a_worker_that_dies_while_it_compiles_leaves_it_to_the_next() -> None:
+    with pytest.raises(ZeroDivisionError), warmup.compiled_once("decode"):
+        _ = 1 / 0
+    assert not warmup._mark("decode").exists()
+    with warmup.compiled_once("decode"):
+        assert not warmup._mark("decode").exists()
+    assert warmup._mark("decode").exists()
+
+
+def test_without_a_place_for_the_cache_each_compiles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    with warmup.compiled_once("decode"):
+        pass
+    assert not warmup.is_warm()
+
+
+def test_the_cache_of_a_read_only_image_is_copied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    (image / "decode_1").mkdir(parents=True)
+    (image / "decode_1" / "walk.nbi").write_text("compiled")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(image))
+    monkeypatch.setattr(warmup.os, "access", lambda path, mode: Path(path) != image)
+    copy = place_numba_cache()
+    assert copy.parent == cache_directory()
+    assert (copy / "decode_1" / "walk.nbi").read_text() == "compiled"
+    (copy / "decode_1" / "walk.nbi").write_text("newer")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(image))
+    assert place_numba_cache() == copy
+    assert (copy / "decode_1" / "walk.nbi").read_text() == "newer"
+    assert [path.name for path in copy.parent.iterdir()] == [copy.name]
 
 
 def test_a_warm_up_that_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,9 +7,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-
-pytest.importorskip("numba")
-
 from faulty_cluster import FaultyCluster, Log
 
 from penstock.model.errors import ErrorCode

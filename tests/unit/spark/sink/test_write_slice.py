@@ -11,7 +11,6 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-pytest.importorskip("numba")
 
 from confluent_kafka import Consumer  # noqa: E402
 from confluent_kafka import TopicPartition as StockPartition  # noqa: E402
