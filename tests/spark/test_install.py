@@ -98,7 +98,7 @@ def test_an_import_is_enough_if_the_environment_is_not_active(topics: Topics, tm
     (path / "python3").write_text(f'#!/bin/sh\nexec {sys._base_executable} -S -E "$@"\n')  # type: ignore[attr-defined]
     (path / "python3").chmod(0o755)
     program = (program + STREAM + USED).replace("SERVERS", topics.bootstrap_servers).replace("TOPIC", topic)
-    printed = run(Path(sys.executable), program, tmp_path, PATH=str(path)).splitlines()
+    printed = run(Path(sys.executable), program, tmp_path, PATH=str(path)).stdout.splitlines()
     assert printed == ["[('batch', 'v0')]", "[('stream', 'v0')]", "True"]
 
 
