@@ -33,7 +33,7 @@ class ClientSecurity:
     protocol: str = "PLAINTEXT"
     ca: str | None = None
     """Trusted certificates, also as a directory of hashed certificates. None: the machine's own."""
-    certificate: str | None = None
+    certificate: str | None = field(default=None, repr=False)
     """The client's certificate chain, which may contain the key."""
     key: str | None = field(default=None, repr=False)
     key_password: str | None = field(default=None, repr=False)

@@ -75,6 +75,7 @@ def test_what_goes_to_workers_and_into_logs() -> None:
     assert hash(security) == hash(security_from_settings(settings))
     assert "s3cr3t" not in repr(security)
     assert "alice" in repr(security)
+    assert "s3cr3t" not in repr(ClientSecurity(certificate="a chain, and its key s3cr3t"))
 
 
 @pytest.mark.parametrize(
