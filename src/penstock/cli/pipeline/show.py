@@ -29,9 +29,10 @@ LONGEST_CELL = 60
 @json_option
 @errors_as_json
 def show(table: str, directory: Path, servers: str | None, limit: int, as_json: bool) -> None:
-    """Show rows of TABLE: the newest of a streaming table, the first of a materialized view.
+    """Show rows of TABLE.
 
-    It reads the table's files without starting Spark, also while the pipeline runs. Times are UTC.
+    They are the newest rows of a streaming table, the first ones of a materialized view. The
+    command reads the table's files without starting Spark, also while the pipeline runs. Times are UTC.
     """
     from penstock.spark.pipeline.tables import find_table, read_rows
 
