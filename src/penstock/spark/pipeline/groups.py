@@ -21,7 +21,7 @@ from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.source.group_progress import MARK, GroupProgress
 from penstock.spark.source.offsets import NO_GROUP, SourceOffset
 from penstock.wire.apis import Api
-from penstock.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from penstock.wire.messages.delete_groups import DeleteGroupsResponse
 from penstock.wire.messages.offset_fetch import OffsetFetchResponse
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.blocking.connection import BlockingConnection
@@ -31,6 +31,7 @@ from penstock.wire_client.requests.groups import (
     CoordinatorKey,
     OffsetAndMetadata,
     committed_request,
+    delete_group_request,
     read_committed,
 )
 from penstock.wire_client.requests.sentences import group_refused
@@ -114,7 +115,7 @@ def _is_deleted(cluster: BlockingCluster, group: str) -> bool:
         return read_committed(group, answer)
 
     def delete(connection: BlockingConnection, timeout_s: float) -> bool:
-        request = DeleteGroupsRequest(groups_names=[group])
+        request = delete_group_request(group)
         answer = connection.call(Api.DELETE_GROUPS, request, DeleteGroupsResponse, timeout_s)
         code = error_code(answer.results[0].error_code)
         if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):

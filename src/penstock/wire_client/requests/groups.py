@@ -12,6 +12,7 @@ from typing import NamedTuple
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from penstock.wire.messages.delete_groups import DeleteGroupsRequest
 from penstock.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from penstock.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from penstock.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -167,6 +168,10 @@ def check_commit(group: str, answer: OffsetCommitResponse) -> None:
 
 
 # -- groups and their members -----------------------------------------------------------
+
+
+def delete_group_request(group: str) -> DeleteGroupsRequest:
+    return DeleteGroupsRequest(groups_names=[group])
 
 
 def list_groups_request() -> ListGroupsRequest:
