@@ -1,0 +1,1 @@
+"""Record batches: headers, building, decoding, compression, control records."""

@@ -1,0 +1,1 @@
+"""The simulation: whole clusters on a seed, under faults, judged."""

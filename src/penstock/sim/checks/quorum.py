@@ -1,7 +1,7 @@
 """Raft's promises for the whole cluster: one vote per node and one leader per term, the same entry at an index on all
 nodes, and a leader that has everything committed in earlier terms.
 
-tests/support/raft_checker.py checks the core step by step. Here it runs on real storage and connections, so a vote or
+tests/support/raft/checker.py checks the core step by step. Here it runs on real storage and connections, so a vote or
 an entry lost by a disk or a shell shows. Must not know: what entries mean.
 """
 
