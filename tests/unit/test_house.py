@@ -74,7 +74,6 @@ HOOKS = {
     "penstock.sim.machine.transport": {"on_readable", "on_writable"},
     "penstock.sim.machine.world": {"on_crash"},
     "penstock.sim.probes": {"on_end", "on_wake"},
-    "penstock.sim.stage": {"comes_early", "configures", "moves", "reads", "replaces", "settles", "votes"},
     "penstock.sim.workload.early": {"between"},
     "penstock.sim.workload.reborn": {"is_gone"},
     "penstock.storage.log": {"append_first", "is_void"},

@@ -40,6 +40,8 @@ VOTED_WITHIN_S = 6.0
 
 
 class Stage:
+    """Also the operators of faults (`faults.enemy.Operators`), with clients of its own."""
+
     def __init__(self, plan: Plan, world: SimWorld) -> None:
         self.plan = plan
         self.world = world
@@ -47,15 +49,8 @@ class Stage:
         self.cluster = SimCluster(world, plan.nodes, joins=plan.joins, settings=plan.settings)
         self.watch = Watch(self.cluster)
         self.nemesis = Nemesis(
-            self.cluster, plan.seed, self.watch, plan.max_down, has_voter_changes=plan.has_voter_changes
+            self.cluster, plan.seed, self.watch, self, plan.max_down, has_voter_changes=plan.has_voter_changes
         )
-        self.nemesis.replaces = self._replacing
-        self.nemesis.configures = self._configure
-        self.nemesis.moves = self._move_compacted
-        self.nemesis.reads = self._read_replica
-        self.nemesis.votes = self._vote
-        self.nemesis.settles = self._settle
-        self.nemesis.comes_early = self._come_early
         self.keyed = History(world.loop.time)
         """The history of the compacted topic."""
         self.trimmed = History(world.loop.time)
@@ -117,7 +112,7 @@ class Stage:
         return VoterOperator(self.caller(name), self.votes, nodes)
 
     @asynccontextmanager
-    async def _replacing(self, number: int) -> AsyncIterator[None]:
+    async def replacing(self, number: int) -> AsyncIterator[None]:
         """As in docs/cluster.md: its vote is removed before it returns, and added when it has caught up."""
         voters = self.cluster.voters
         operator = self.voter_operator(f"replacer of {number}")
@@ -127,15 +122,15 @@ class Stage:
         if number in voters:
             await self.within(f"giving a vote to {number}", operator.settle(voters))
 
-    async def _vote(self, verb: str, voter: int, way: int) -> None:
+    async def vote(self, verb: str, voter: int, way: int) -> None:
         nodes = dict(zip(self.cluster.ids, self.cluster.addresses, strict=True))
         caller = self.caller(f"{verb} {voter}", patience_s=VOTED_WITHIN_S)
         await VoterOperator(caller, self.votes, nodes).ask(verb, voter, way)
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         await self.within("the first voters", self.voter_operator("settler").settle(self.cluster.voters))
 
-    async def _configure(self, topic: str, name: str, value: str | None) -> None:
+    async def configure(self, topic: str, name: str, value: str | None) -> None:
         """None: the planned value."""
         planned = next((plan.settings for plan in self.plan.topics if plan.name == topic), {})
         usual = {MIN_INSYNC_REPLICAS: str(min(2, self.plan.nodes))}
@@ -143,12 +138,12 @@ class Stage:
         told = operator.configure(topic, name, value or planned.get(name, usual.get(name, "")))
         await self.within(f"a setting of {topic}", told)
 
-    async def _move_compacted(self, count: int) -> None:
+    async def move_compacted(self, count: int) -> None:
         history = self.tuned if self.plan.has_tuner else self.history
         operator = Operator(self.caller("mover"), history, [], self.cluster.ids, self._fewest_replicas)
         await self.within("moving replicas", operator.until_told(lambda: operator.move(KEYED, count)))
 
-    def _come_early(self, number: int) -> EarlyWriter:
+    def come_early(self, number: int) -> EarlyWriter:
         others = [other for other in self.cluster.voters if other != number]
         place = Place(f"early-{len(self.early)}", 0)
         caller = self.caller(f"early-{number}")
@@ -157,7 +152,7 @@ class Stage:
         self.early.append(EarlyWriter(caller, self.history, lane, [number, *others[:2]], self.plan.topics[0].settings))
         return self.early[-1]
 
-    async def _read_replica(self, number: int) -> None:
+    async def read_replica(self, number: int) -> None:
         """Everything that this broker has, from the start."""
         caller, time = self.caller(f"scrubber of {number}", patience_s=0.5), self.world.loop.time
         readers = [Reader(caller, self.history, self.plan.places, lambda *_: number)]

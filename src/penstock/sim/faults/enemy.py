@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +69,38 @@ class Early(Protocol):
         ...
 
 
+class Operators(Protocol):
+    """What operators and clients do for a fault."""
+
+    def replacing(self, number: int) -> AbstractAsyncContextManager[None]:
+        """The steps before a machine with an empty disk returns, and after it has everything again."""
+        ...
+
+    async def configure(self, topic: str, name: str, value: str | None) -> None:
+        """Changes a setting of a topic; None restores the planned value. Returns when acknowledged."""
+        ...
+
+    async def move_compacted(self, count: int) -> None:
+        """Moves the replicas of the compacted topic to that many brokers."""
+        ...
+
+    async def vote(self, verb: str, voter: int, way: int) -> None:
+        """Gives or takes a vote. `way`: the broker to ask."""
+        ...
+
+    async def settle(self) -> None:
+        """Restores the initial voters."""
+        ...
+
+    async def read_replica(self, number: int) -> None:
+        """Reads everything a broker has, for a moment."""
+        ...
+
+    def come_early(self, number: int) -> Early:
+        """A client for a new topic that this broker will lead."""
+        ...
+
+
 class Enemy(Protocol):
     cluster: SimCluster
     ambushes: Ambushes
@@ -75,12 +108,7 @@ class Enemy(Protocol):
     is_alone: bool
     """Set while no other fault may begin."""
     eyes: Eyes
-    configures: Callable[[str, str, str | None], Awaitable[None]]
-    moves: Callable[[int], Awaitable[None]]
-    reads: Callable[[int], Awaitable[None]]
-    votes: Callable[[str, int, int], Awaitable[None]]
-    settles: Callable[[], Awaitable[None]]
-    comes_early: Callable[[int], Early]
+    operators: Operators
     rotten: int | None
     """The machine with damaged bits; at most one in a history."""
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import nullcontext
 from random import Random
 
 from penstock.sim.cluster import SimCluster, host_of
 from penstock.sim.faults.ambush import Ambushes
 from penstock.sim.faults.campaigns import Campaigns
 from penstock.sim.faults.disks import DiskFaults
-from penstock.sim.faults.enemy import Early, Eyes
+from penstock.sim.faults.enemy import Eyes, Operators
 from penstock.sim.faults.links import LinkFaults
 from penstock.sim.faults.passing import PassingFaults
 from penstock.sim.faults.plan import LEAP, LISTENING, LOST_DISK, Fault
@@ -47,7 +47,14 @@ CONTROLLER_CHANCE = 0.2
 
 class Nemesis:
     def __init__(
-        self, cluster: SimCluster, seed: int, eyes: Eyes, max_down: int, *, has_voter_changes: bool = False
+        self,
+        cluster: SimCluster,
+        seed: int,
+        eyes: Eyes,
+        operators: Operators,
+        max_down: int,
+        *,
+        has_voter_changes: bool = False,
     ) -> None:
         """`eyes` see faults that excuse a broker. `max_down`: machines that may be down or paused at a time."""
         self.cluster = self._cluster = cluster
@@ -55,25 +62,12 @@ class Nemesis:
         self._network = cluster.world.network
         self._seed = seed
         self.eyes = eyes
+        self.operators = operators
         self._max_down = max_down
         self.has_voter_changes = has_voter_changes
         self._busy: dict[int, None] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.is_alone = False
-        self.replaces: Callable[[int], AbstractAsyncContextManager[None]] = lambda _: nullcontext()
-        """An operator's steps before such a machine returns, and after it has everything again."""
-        self.configures: Callable[[str, str, str | None], Awaitable[None]] = _does_nothing
-        """Changes a setting of a topic; None restores the planned value. Returns when acknowledged."""
-        self.moves: Callable[[int], Awaitable[None]] = _does_nothing
-        """Moves the replicas of the compacted topic to that many brokers."""
-        self.votes: Callable[[str, int, int], Awaitable[None]] = _does_nothing
-        """Gives or takes a vote: verb, voter, and the broker to ask."""
-        self.settles: Callable[[], Awaitable[None]] = _does_nothing
-        """Restores the initial voters."""
-        self.reads: Callable[[int], Awaitable[None]] = _does_nothing
-        """Reads everything a broker has, for a moment."""
-        self.comes_early: Callable[[int], Early]
-        """A client for a new topic that this broker will lead; set before the first fault."""
         self.rotten: int | None = None
         self._has_lost = False
         self.counts: Counter[str] = Counter()
@@ -238,7 +232,7 @@ class Nemesis:
         self._cluster.crash(number)
         self._cluster.machines[number].disk.replace()
         self.eyes.lost_disk(number)
-        async with self.replaces(number):
+        async with self.operators.replacing(number):
             await self.down(fault, number)
             await self.wait(self.eyes.is_well, LONGEST_COPYING_S)
         self.is_alone = not self.eyes.is_well()
@@ -372,7 +366,3 @@ class Nemesis:
             if is_so() or self._world.loop.time() >= deadline:
                 return
             await asyncio.sleep(look_again_s)
-
-
-async def _does_nothing(*_: object) -> None:
-    return None

@@ -97,7 +97,7 @@ class StagedFaults:
             return
         topic = random.choice(topics)
         self._enemy.is_alone = True
-        await self._enemy.configures(topic, MIN_INSYNC_REPLICAS, str(MOST_REPLICAS))
+        await self._enemy.operators.configure(topic, MIN_INSYNC_REPLICAS, str(MOST_REPLICAS))
         await self._enemy.wait(lambda: any(one.topic == topic for one in self._unflushed()), UNFLUSHED_S)
         numbers = [one.node_id for one in self._unflushed() if one.topic == topic and self._enemy.can_take(one.node_id)]
         if numbers:
@@ -105,14 +105,14 @@ class StagedFaults:
             self._enemy.take(number)
             times = self._cluster.machines[number].disk_times
             times.is_hung = True
-            told = asyncio.ensure_future(self._enemy.configures(topic, FLUSH_MESSAGES, "1"))
+            told = asyncio.ensure_future(self._enemy.operators.configure(topic, FLUSH_MESSAGES, "1"))
             await self._enemy.wait(lambda: self._is_decided(topic), DECIDED_S)
             self._enemy.note(fault, f"{topic} is flushed from now on: cut the power of {host_of(number)} before it is")
             self._cluster.crash(number)
             times.is_hung = False
             await self._enemy.down(fault, number)
             await told
-        await self._enemy.configures(topic, MIN_INSYNC_REPLICAS, None)
+        await self._enemy.operators.configure(topic, MIN_INSYNC_REPLICAS, None)
         await self._leave()
 
     def _unflushed(self) -> list[Any]:
@@ -137,13 +137,13 @@ class StagedFaults:
         if not await self._enemy.wait_for_quiet():
             return
         self._enemy.is_alone = True
-        await self._enemy.moves(2)
+        await self._enemy.operators.move_compacted(2)
         await self._enemy.wait_until_well()
         rewriting = _Rewriting(asyncio.get_running_loop())
         with replaced(PUT_IN_PLACE, rewriting.overhear), replaced(MAY_DROP, rewriting.overhear_tombstones):
             follower = await rewriting.waits_to_let_go(COMPACTION_WITHIN_S)
             leader = next((one for one in self._compacted() if one.is_leader), None)
-            told = asyncio.ensure_future(self._enemy.moves(3))
+            told = asyncio.ensure_future(self._enemy.operators.move_compacted(3))
             if follower is not None and leader is not None and self._enemy.can_take(leader.node_id):
                 number = leader.node_id
                 deleted = _deleted(leader, self._cluster.machines[number].disk)
@@ -201,7 +201,7 @@ class StagedFaults:
             return bytes(wrong)
 
         disk.misread = misread
-        reading = asyncio.ensure_future(self._enemy.reads(number))
+        reading = asyncio.ensure_future(self._enemy.operators.read_replica(number))
         await asyncio.sleep(random.uniform(*MISREAD_S))
         disk.misread = None
         await reading
@@ -222,16 +222,16 @@ class StagedFaults:
         self._enemy.is_alone = True
         voter, way = random.sample(others, 2)
         network = self._cluster.world.network
-        await self._enemy.votes(TAKE, voter, controller)
-        told = asyncio.ensure_future(self._enemy.votes(GIVE, voter, way))
+        await self._enemy.operators.vote(TAKE, voter, controller)
+        told = asyncio.ensure_future(self._enemy.operators.vote(GIVE, voter, way))
         await self._enemy.wait_closely(lambda: self._votes(controller, voter), COPYING_S)
         network.hang(host_of(way), host_of(controller))
         self._enemy.note(fault, f"{host_of(way)} never gets the answer that {host_of(voter)} may vote")
-        await self._enemy.votes(TAKE, voter, controller)
+        await self._enemy.operators.vote(TAKE, voter, controller)
         network.reset(host_of(way), host_of(controller))
         await told
         await asyncio.sleep(REPEATED_S)
-        await self._enemy.settles()
+        await self._enemy.operators.settle()
         await self._leave()
 
     def _votes(self, number: int, voter: int) -> bool:

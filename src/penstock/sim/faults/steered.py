@@ -129,7 +129,7 @@ class SteeredFaults:
         self._enemy.is_alone = True
         number = random.choice(others)
         network, link = self._cluster.world.network, (host_of(controller), host_of(number))
-        early = self._enemy.comes_early(number)
+        early = self._enemy.operators.come_early(number)
         await early.prepare()
         network.block(*link)
         network.set_profile(host_of(number), DRIVER, FAR)
