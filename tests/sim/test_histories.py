@@ -14,7 +14,7 @@ from penstock.sim.faults.plan import ALL_KINDS
 from penstock.sim.plan import draw
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import play
-from penstock.sim.seeds import Request, play_one
+from penstock.sim.seeds import HistoryRequest, play_one
 from penstock.sim.tuning import settings_changed
 
 DEFAULT_SEEDS = "0:250"
@@ -34,7 +34,7 @@ def test_a_cluster_keeps_its_promises(seed: int, totals: Counter[str]) -> None:
     totals.update(verdict.probes)
     totals.update({f"{name} (setting)": count for name, count in verdict.settings.items()})
     totals.update({f"{what} (history)": count for what, count in verdict.statistics.items()})
-    assert verdict.is_good, f"{verdict.details}\nreplay it with: {Request(seed).command}"
+    assert verdict.is_good, f"{verdict.details}\nreplay it with: {HistoryRequest(seed).command}"
     assert verdict.statistics["acknowledged"]
 
 
@@ -50,14 +50,14 @@ def test_everything_that_can_happen_did(totals: Counter[str]) -> None:
 
 
 def test_the_same_seed_is_the_same_history_of_a_cluster() -> None:
-    first, second, other = (play_one(Request(seed)) for seed in (0, 0, 1))
+    first, second, other = (play_one(HistoryRequest(seed)) for seed in (0, 0, 1))
     assert first.digest == second.digest != other.digest
     assert first.statistics == second.statistics
 
 
 def test_watching_changes_nothing() -> None:
     """The trace with all the logs of brokers, and the one without, are of the same history."""
-    assert play_one(Request(4, keep_trace=True)).digest == play_one(Request(4)).digest
+    assert play_one(HistoryRequest(4, keep_trace=True)).digest == play_one(HistoryRequest(4)).digest
 
 
 def test_five_brokers_and_one_that_joins_come_up() -> None:

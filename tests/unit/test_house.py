@@ -56,10 +56,29 @@ LIVES_OFF_PRIVATES = {
 STATE_TABLES = {"Act", "IllegalMove", "Input", "Move", "Request", "Role", "State"}
 """The vocabulary of tables of states: each of them in `core` has its own."""
 TWICE = {
-    *("Aborted", "Asked", "Bounds", "BrokerHealth", "Change", "Cut", "Decided", "Directory", "Endpoint", "Facts"),
-    *("Follower", "Following", "Found", "Guard", "Leader", "Listening", "LogLike", "Node", "Outcome", "Pace"),
-    *("Position", "ProducerIds", "Progress", "Readable", "Sent", "Settings", "Source", "Standing"),
-    *("Timers", "Turns", "Unheard", "Verdict", "Waiting"),
+    *(
+        "Bounds",
+        "BrokerHealth",
+        "Follower",
+        "Following",
+        "Found",
+        "Node",
+        "Outcome",
+        "Pace",
+        "Position",
+    ),
+    *(
+        "ProducerIds",
+        "Progress",
+        "Readable",
+        "Settings",
+        "Source",
+        "Standing",
+        "Timers",
+        "Turns",
+        "Verdict",
+        "Waiting",
+    ),
 }
 """Names of classes that mean different things within one package, or in one that imports the other."""
 

@@ -23,7 +23,7 @@ from penstock.sim.planted.bugs import BUGS
 from penstock.sim.planted.known_seeds import FOUND_BY
 from penstock.sim.probes import STATES
 from penstock.sim.scenario import Verdict
-from penstock.sim.seeds import Request, find, play_many, play_one
+from penstock.sim.seeds import HistoryRequest, find, play_many, play_one
 from penstock.sim.tuning import settings_changed
 
 FAILED = 1
@@ -86,17 +86,17 @@ def sim(
         for number in faults or ():
             if not 0 <= number < planned:
                 raise ConfigError(f"--faults {number}: the plan of seed {seed} has {planned} faults, numbered from 0")
-        return _one(Request(seed, nodes, faults, bug, keep_trace=trace), probes=probes)
+        return _one(HistoryRequest(seed, nodes, faults, bug, keep_trace=trace), probes=probes)
     if trace or faults is not None:
         raise ConfigError("--trace and --faults are for one history: choose it with --seed")
     jobs = jobs or os.cpu_count() or 1
     if bugs:
         return _bugs(range(start, start + seeds), jobs)
-    requests = [Request(number, nodes, None, bug) for number in range(start, start + seeds)]
+    requests = [HistoryRequest(number, nodes, None, bug) for number in range(start, start + seeds)]
     return _many(requests, jobs, keep_going=keep_going, probes=probes)
 
 
-def _one(request: Request, *, probes: bool) -> int:
+def _one(request: HistoryRequest, *, probes: bool) -> int:
     verdict = play_one(request)
     if request.keep_trace:
         click.echo(verdict.trace, nl=False)
@@ -121,7 +121,7 @@ def _one(request: Request, *, probes: bool) -> int:
     return FAILED
 
 
-def _many(requests: list[Request], jobs: int, *, keep_going: bool, probes: bool) -> int:
+def _many(requests: list[HistoryRequest], jobs: int, *, keep_going: bool, probes: bool) -> int:
     began = told = time.monotonic()
     by_seed = {request.seed: request for request in requests}
     verdicts: list[Verdict] = []
@@ -163,7 +163,7 @@ def _bugs(seeds: range, jobs: int) -> int:
     return FAILED if missing else 0
 
 
-def _show_failure(verdict: Verdict, request: Request) -> None:
+def _show_failure(verdict: Verdict, request: HistoryRequest) -> None:
     sys.stdout.flush()
     click.echo(f"seed {verdict.seed} failed: {verdict.what}: {verdict.story}", err=True)
     if verdict.also:

@@ -24,7 +24,7 @@ WAITING_PER_WORKER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HistoryRequest:
     """One history to play."""
 
     seed: int
@@ -46,7 +46,7 @@ class Request:
         return " ".join((*words, "--trace"))
 
 
-def play_one(request: Request) -> Verdict:
+def play_one(request: HistoryRequest) -> Verdict:
     with ExitStack() as stack:
         stack.enter_context(_no_collection())
         if request.bug is not None:
@@ -66,7 +66,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def play_many(requests: Iterable[Request], jobs: int) -> Iterator[Verdict]:
+def play_many(requests: Iterable[HistoryRequest], jobs: int) -> Iterator[Verdict]:
     """In the order of the requests. Closing the iterator stops the rest."""
     if jobs == 1:
         yield from map(play_one, requests)
@@ -100,7 +100,7 @@ def _end_with_parent() -> None:
 
 def find(bug: str, seeds: Iterable[int], jobs: int = 1) -> Verdict | None:
     """The first history that the bug's own judge condemns and that is good without the bug; None: there is none."""
-    for verdict in play_many((Request(seed, bug=bug) for seed in seeds), jobs):
-        if verdict.what == BUGS[bug].judge and play_one(Request(verdict.seed)).is_good:
+    for verdict in play_many((HistoryRequest(seed, bug=bug) for seed in seeds), jobs):
+        if verdict.what == BUGS[bug].judge and play_one(HistoryRequest(verdict.seed)).is_good:
             return verdict
     return None

@@ -10,12 +10,12 @@ from crc32c import crc32c
 from penstock.records.batch import CRC_START, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import History, Place, Violation
-from penstock.sim.workload.caller import Caller, Leader
+from penstock.sim.workload.caller import Caller, KnownLeader
 from penstock.sim.workload.readers import WITH_HOLES, Reader
 from penstock.wire.messages.fetch import PartitionData
 
 PLACE = Place("data", 0)
-LEADER = Leader(1, 3, bytes(16))
+LEADER = KnownLeader(1, 3, bytes(16))
 LAST_OFFSET_DELTA_AT = 23
 
 

@@ -12,7 +12,7 @@ from penstock.sim.faults.plan import ALL_KINDS, KINDS, LONE_CRASH, POWER, draw_p
 from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import ENDINGS, draw
 from penstock.sim.scenario import play
-from penstock.sim.seeds import Request, play_one
+from penstock.sim.seeds import HistoryRequest, play_one
 
 SEEDS = range(*map(int, os.environ.get("PENSTOCK_SIM_SEEDS", "0:8").split(":")))
 
@@ -26,7 +26,7 @@ def test_a_single_broker_keeps_its_promises(seed: int) -> None:
 
 
 def test_the_same_seed_is_the_same_history() -> None:
-    first, second, other = (play_one(Request(seed, nodes=1)) for seed in (5, 5, 6))
+    first, second, other = (play_one(HistoryRequest(seed, nodes=1)) for seed in (5, 5, 6))
     assert first.digest == second.digest != other.digest
     assert first.statistics == second.statistics
 
@@ -88,9 +88,9 @@ def test_kinds_can_be_left_out() -> None:
 
 
 def test_a_flusher_that_lies_is_found_out() -> None:
-    assert any(not play_one(Request(seed, nodes=1, bug="syncs-nothing")).is_good for seed in range(12))
+    assert any(not play_one(HistoryRequest(seed, nodes=1, bug="syncs-nothing")).is_good for seed in range(12))
 
 
 def test_a_failure_is_told_with_the_command_that_shows_it() -> None:
-    request = Request(7, nodes=3, only=(1, 4), bug="votes-twice", keep_trace=True)
+    request = HistoryRequest(7, nodes=3, only=(1, 4), bug="votes-twice", keep_trace=True)
     assert request.command == "penstock sim --seed 7 --nodes 3 --faults 1,4 --bug votes-twice --trace"

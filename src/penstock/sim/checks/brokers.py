@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 from penstock.sim.judges.history import Violation
 
 
-class LogLike(Protocol):
+class LogEnds(Protocol):
     @property
     def log_start_offset(self) -> int: ...
     @property
@@ -53,7 +53,7 @@ class ReplicaLike(Protocol):
     @property
     def high_watermark(self) -> int: ...
     @property
-    def log(self) -> LogLike: ...
+    def log(self) -> LogEnds: ...
 
 
 class StateLike(Protocol):
@@ -76,7 +76,7 @@ class StateLike(Protocol):
 Key = tuple[bytes, int]
 
 
-class Facts(NamedTuple):
+class SeenReplica(NamedTuple):
     """The state of one replica, as last seen."""
 
     is_leader: bool
@@ -89,7 +89,7 @@ class Facts(NamedTuple):
     replicas: tuple[int, ...]
 
 
-class Cut(NamedTuple):
+class SeenCut(NamedTuple):
     """A cut of a replica's log, as observed."""
 
     node: int
@@ -100,7 +100,7 @@ class Cut(NamedTuple):
     """The value at that moment."""
 
 
-class Decided(NamedTuple):
+class DecidedPartition(NamedTuple):
     """A partition in the controller's log at one partition epoch."""
 
     leader: int
@@ -112,12 +112,12 @@ class Decided(NamedTuple):
 
 class BrokerChecker:
     def __init__(self) -> None:
-        self._facts: dict[int, dict[Key, tuple[ReplicaLike, LogLike, Facts]]] = {}  # by node
+        self._facts: dict[int, dict[Key, tuple[ReplicaLike, LogEnds, SeenReplica]]] = {}  # by node
         self._leaders: dict[tuple[Key, int], int] = {}
         self._committed: dict[Key, tuple[int, str]] = {}  # the highest high watermark, and its replica
-        self._decided: dict[tuple[Key, int], Decided] = {}
+        self._decided: dict[tuple[Key, int], DecidedPartition] = {}
         self._latest: dict[Key, int] = {}  # the highest partition epoch in any image
-        self._cuts: list[Cut] = []  # since the last check
+        self._cuts: list[SeenCut] = []  # since the last check
         self._states: dict[tuple[int, Key], int] = {}  # the partition epoch last seen in a node's image
         self._opened: dict[tuple[int, Key], tuple[str, int]] = {}  # the end of a log when first seen
         self._registered: dict[int, int] = {}  # the latest broker epoch of a node
@@ -129,7 +129,7 @@ class BrokerChecker:
     def look(self, replicas: Mapping[int, Collection[ReplicaLike]]) -> None:
         """`replicas`: the replicas of each living node."""
         self._judge_cuts()
-        changed: list[tuple[int, ReplicaLike, Facts]] = []
+        changed: list[tuple[int, ReplicaLike, SeenReplica]] = []
         for node, partitions in replicas.items():
             known_facts = self._facts.setdefault(node, {})
             for replica in partitions:
@@ -150,7 +150,7 @@ class BrokerChecker:
                     if known[1] is not log:
                         known_facts[key] = replica, log, known[2]
                     continue
-                facts = Facts(*seen[:6], tuple(replica.isr), tuple(replica.replicas))
+                facts = SeenReplica(*seen[:6], tuple(replica.isr), tuple(replica.replicas))
                 if known is not None and is_known:
                     is_excused, is_reopened = node in self.excused, known[1] is not log
                     _check_growth(node, replica, known[2], facts, is_excused=is_excused, is_reopened=is_reopened)
@@ -182,7 +182,7 @@ class BrokerChecker:
         key, end = (replica.topic_id, replica.index), replica.log.log_end_offset
         committed, _ = self._committed.get(key, (0, ""))
         if end < committed and node not in self.excused and self.is_in_sync(node, key):
-            self._cuts.append(Cut(node, f"{replica.topic}-{replica.index}", key, end, committed))
+            self._cuts.append(SeenCut(node, f"{replica.topic}-{replica.index}", key, end, committed))
 
     def _judge_cuts(self) -> None:
         cuts, self._cuts = self._cuts, []
@@ -233,7 +233,7 @@ class BrokerChecker:
         for key in [key for key in self._states if key[0] == node]:
             del self._states[key]
 
-    def _judge(self, node: int, replica: ReplicaLike, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
+    def _judge(self, node: int, replica: ReplicaLike, facts: SeenReplica, others: Mapping[int, ReplicaLike]) -> None:
         key, name = (replica.topic_id, replica.index), f"{replica.topic}-{replica.index}"
         end = facts.log_end
         if not facts.log_start <= facts.high_watermark <= end and node not in self.excused:
@@ -264,7 +264,7 @@ class BrokerChecker:
         self._commits(node, key, facts.high_watermark, facts.leader_epoch)
         self._check_replicas(node, name, facts, others)
 
-    def _check_follower(self, node: int, name: str, key: Key, facts: Facts) -> None:
+    def _check_follower(self, node: int, name: str, key: Key, facts: SeenReplica) -> None:
         committed, whose = self._committed.get(key, (0, "nobody"))
         is_alone = facts.isr == (node,) or facts.replicas == (node,)  # no other broker leads
         if facts.high_watermark > committed and not is_alone:
@@ -274,7 +274,7 @@ class BrokerChecker:
                 f"the highest of a leader was {committed}, of {whose}",
             )
 
-    def _check_replicas(self, node: int, name: str, facts: Facts, others: Mapping[int, ReplicaLike]) -> None:
+    def _check_replicas(self, node: int, name: str, facts: SeenReplica, others: Mapping[int, ReplicaLike]) -> None:
         for member in facts.isr:
             other = others.get(member)
             if other is None or member in self.excused or other.partition_epoch > facts.partition_epoch:
@@ -286,7 +286,7 @@ class BrokerChecker:
                     f"replicas {list(facts.isr)}, and the log of {member} ends at {other.log.log_end_offset}",
                 )
 
-    def _check_isr(self, node: int, name: str, key: Key, facts: Facts) -> None:
+    def _check_isr(self, node: int, name: str, key: Key, facts: SeenReplica) -> None:
         decided = self._decided.get((key, facts.partition_epoch))
         if decided is not None and (decided.isr != facts.isr or decided.leader_epoch != facts.leader_epoch):
             raise Violation(
@@ -309,7 +309,7 @@ class BrokerChecker:
                     f"{topic}-{state.index}: the image of {node} goes from partition epoch {before} back to "
                     f"{state.partition_epoch}",
                 )
-            decided = Decided(
+            decided = DecidedPartition(
                 state.leader, state.leader_epoch, tuple(state.isr), tuple(state.replicas), tuple(state.adding)
             )
             known = self._decided.setdefault((key, state.partition_epoch), decided)
@@ -321,7 +321,7 @@ class BrokerChecker:
                 )
             self._check_removed(f"{topic}-{state.index}", self._decided.get((key, state.partition_epoch - 1)), decided)
 
-    def _check_removed(self, name: str, before: Decided | None, now: Decided) -> None:
+    def _check_removed(self, name: str, before: DecidedPartition | None, now: DecidedPartition) -> None:
         if before is None or before.replicas == now.replicas:
             return
         removed = [
@@ -336,7 +336,13 @@ class BrokerChecker:
 
 
 def _check_growth(
-    node: int, replica: ReplicaLike, before: Facts, now: Facts, *, is_excused: bool, is_reopened: bool = False
+    node: int,
+    replica: ReplicaLike,
+    before: SeenReplica,
+    now: SeenReplica,
+    *,
+    is_excused: bool,
+    is_reopened: bool = False,
 ) -> None:
     """`is_reopened`: after a failed sync a follower starts with its stable records, as after a restart."""
     name = f"{replica.topic}-{replica.index} on {node}"

@@ -45,7 +45,7 @@ class EpochsLike(Protocol):
     def epoch_of(self, offset: int) -> int: ...
 
 
-class LogLike(Protocol):
+class SegmentedLog(Protocol):
     @property
     def segments(self) -> Sequence[SegmentLike]: ...
     @property
@@ -63,7 +63,7 @@ class LogLike(Protocol):
 class _Walked:
     """How much of a replica was checked against the committed records."""
 
-    log: LogLike
+    log: SegmentedLog
     generation: int
     segments: tuple[SegmentLike, ...] = ()
     """All segments up to the current one of the walk."""
@@ -73,7 +73,7 @@ class _Walked:
     epochs: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Start of the first and the last batch of each epoch."""
 
-    def goes_on(self, log: LogLike) -> bool:
+    def goes_on(self, log: SegmentedLog) -> bool:
         """The same files, perhaps longer and without the oldest ones."""
         if self.log is not log or self.generation != log.generation:
             return False
@@ -208,7 +208,9 @@ class ChainChecker:
             chain = self._chains[key] = _Chain()
         return chain
 
-    def committed(self, node: int, name: object, key: Key, log: LogLike, high_watermark: int, disk: SimDisk) -> None:
+    def committed(
+        self, node: int, name: object, key: Key, log: SegmentedLog, high_watermark: int, disk: SimDisk
+    ) -> None:
         """The leader's high watermark has reached this point. `name` is converted to text only if needed."""
         self._walk(node, name, key, log, high_watermark, disk, is_first=True)
 
@@ -217,7 +219,7 @@ class ChainChecker:
         node: int,
         name: object,
         key: Key,
-        log: LogLike,
+        log: SegmentedLog,
         high_watermark: int,
         disk: SimDisk,
         *,
@@ -239,7 +241,7 @@ class ChainChecker:
         self._walked = {known: walked for known, walked in self._walked.items() if known[0] != node}
 
     def _walk(
-        self, node: int, name: object, key: Key, log: LogLike, limit: int, disk: SimDisk, *, is_first: bool
+        self, node: int, name: object, key: Key, log: SegmentedLog, limit: int, disk: SimDisk, *, is_first: bool
     ) -> None:
         if key in self._unseen:
             return
@@ -332,7 +334,7 @@ def _judge(who: str, chain: _Chain, odd: Sequence[tuple[BatchHeader, bytes]], mi
     _check_held(who, chain, missing)
 
 
-def _keys_after(offset: int, log: LogLike, disk: SimDisk) -> frozenset[bytes | None]:
+def _keys_after(offset: int, log: SegmentedLog, disk: SimDisk) -> frozenset[bytes | None]:
     keys: set[bytes | None] = set()
     for segment in log.segments:
         data = disk.peek(segment.path, 0, segment.size)
@@ -361,7 +363,7 @@ def _check_held(who: str, chain: _Chain, missing: Sequence[int]) -> None:
             )
 
 
-def _check_compacted(who: str, chain: _Chain, log: LogLike, limit: int, disk: SimDisk) -> None:
+def _check_compacted(who: str, chain: _Chain, log: SegmentedLog, limit: int, disk: SimDisk) -> None:
     """Without its tombstone a deleted record would never be removed from this replica, which may lead one day."""
     last: dict[bytes | None, Record] = {}
     headers: list[BatchHeader] = []
@@ -383,7 +385,7 @@ def _check_compacted(who: str, chain: _Chain, log: LogLike, limit: int, disk: Si
             )
 
 
-def _check_epochs(node: int, name: object, log: LogLike, walked: _Walked) -> None:
+def _check_epochs(node: int, name: object, log: SegmentedLog, walked: _Walked) -> None:
     start, epoch_of = log.log_start_offset, log.epochs.epoch_of
     for epoch, offsets in walked.epochs.items():
         for offset in offsets:

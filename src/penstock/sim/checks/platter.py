@@ -19,7 +19,7 @@ from penstock.records.batch import iterate_headers
 from penstock.sim.broker import DATA
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.machine.content import Content
-from penstock.sim.machine.directory import Directory
+from penstock.sim.machine.directory import DiskDirectory
 from penstock.sim.machine.disk import SimDisk
 from penstock.storage.checkpoints import CLEANED_OFFSETS, RECOVERY_POINTS
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
@@ -65,7 +65,7 @@ class StableLog:
     def __init__(self, disk: SimDisk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._seen: tuple[Directory, int] | None = None
+        self._seen: tuple[DiskDirectory, int] | None = None
         self._segments: list[_Segment] = []
         self._snapshot_end = 0  # for the metadata log
 

@@ -19,7 +19,7 @@ class ConfigLike(Protocol):
         ...
 
 
-class LogLike(Protocol):
+class LogStart(Protocol):
     @property
     def config(self) -> ConfigLike: ...
     @property
@@ -31,7 +31,7 @@ class StartChecker:
         self._chains = chains
         self._deletes: dict[Key, None] = {}  # records were deleted, or may have been
 
-    def look(self, name: object, key: Key, members: Mapping[int, LogLike], excused: Container[int]) -> None:
+    def look(self, name: object, key: Key, members: Mapping[int, LogStart], excused: Container[int]) -> None:
         """`members`: the logs of in-sync replicas, by node. `name` is converted to text only if needed."""
         if not self._chains.is_compacted(key) or any(log.config.delete for log in members.values()):
             self._deletes[key] = None

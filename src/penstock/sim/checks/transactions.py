@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.sim.judges.history import Place, Violation
-from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
+from penstock.sim.judges.transactions import Attempt, Begun, Ending, SentRecord, TransactionHistory
 from penstock.sim.workload.committed import Ended
 
 WHOLE = "a transaction is whole"
@@ -31,8 +31,8 @@ class _Found:
     """The records of one attempt in the logs."""
 
     attempt: Attempt
-    committed: list[Sent] = field(default_factory=list)
-    missing: list[Sent] = field(default_factory=list)
+    committed: list[SentRecord] = field(default_factory=list)
+    missing: list[SentRecord] = field(default_factory=list)
     """Records that were sent but are not committed."""
 
     @property
@@ -61,7 +61,7 @@ def _check_logs(history: TransactionHistory, final: Mapping[Place, Sequence[Ende
     """Every record in the logs, committed or not, was sent once, in order, and is at its acknowledged offset."""
     by_value = {sent.value: (attempt, sent) for attempt in history.attempts for sent in attempt.sent}
     offsets: dict[tuple[Place, bytes], int] = {}
-    last: dict[tuple[Place, int], Sent] = {}
+    last: dict[tuple[Place, int], SentRecord] = {}
     for place, records in final.items():
         for record in sorted(records):
             known = by_value.get(record.value)

@@ -13,8 +13,8 @@ from penstock.sim.machine.world import DRIVER
 from penstock.sim.plan import TransactionPlan
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
-from penstock.sim.workload.caller import TROUBLE, Leader
-from penstock.sim.workload.committed import CommittedReader, Decided, Ended
+from penstock.sim.workload.caller import TROUBLE, KnownLeader
+from penstock.sim.workload.committed import CommittedReader, Ended, RecordOutcomes
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.gathering import Gathering
 from penstock.sim.workload.keyed import KeyedLane
@@ -281,7 +281,7 @@ class Healed:
         await self.settle_transactions()
         final: dict[Place, list[Ended]] = {}
         for place in made(plan.made):
-            decided, final[place] = Decided(), []
+            decided, final[place] = RecordOutcomes(), []
             for header, batch in self._stage.watch.leader_log(place):
                 final[place] += decided.add(header, memoryview(batch))
         await self._audit(final)
@@ -311,7 +311,7 @@ class Healed:
     def read_rows(self, plan: TransactionPlan) -> dict[Place, list[bytes]]:
         final: dict[Place, list[bytes]] = {}
         for source in sources(plan.sources):
-            decided = Decided()
+            decided = RecordOutcomes()
             log = self._stage.watch.leader_log(source)
             final[source] = [row.value for header, batch in log for row in decided.add(header, memoryview(batch))]
         return final
@@ -339,7 +339,7 @@ class Healed:
         await self._stage.within("looking up committed offsets", look_up())
 
 
-def _this_one(number: int, place: Place, leader: Leader) -> int:
+def _this_one(number: int, place: Place, leader: KnownLeader) -> int:
     return number
 
 

@@ -29,7 +29,7 @@ class Breach(NamedTuple):
     error: Exception
 
 
-class Guard:
+class Guarding:
     """Guards a judge's check: a broken promise is recorded, and the history continues."""
 
     __slots__ = ("_judging",)
@@ -53,7 +53,7 @@ class Judging:
         self._steps = steps
         self._over_s = 0.0
         self._last_step = 0
-        self._guard = Guard(self)
+        self._guard = Guarding(self)
         self.breaches: list[Breach] = []
         """The first of each name, in the order found."""
 
@@ -65,7 +65,7 @@ class Judging:
             self._over_s, self._last_step = self._time() + AFTERMATH_S, self._steps() + AFTERMATH_STEPS
         self.breaches.append(Breach(what, story, error))
 
-    def judging(self) -> Guard:
+    def judging(self) -> Guarding:
         """For checks inside a node, which would take the error for its own, or where the history must continue."""
         return self._guard
 

@@ -30,7 +30,7 @@ class Ending(Enum):
 
 
 @dataclass(slots=True)
-class Sent:
+class SentRecord:
     """One record."""
 
     place: Place
@@ -54,7 +54,7 @@ class Attempt:
     source: Place
     rows: range = range(0)
     """The rows of the source that it reads and commits."""
-    sent: list[Sent] = field(default_factory=list)
+    sent: list[SentRecord] = field(default_factory=list)
     ending: Ending = Ending.OPEN
     asked_s: float | None = None
     """When the instance first asked to end it."""
@@ -66,14 +66,14 @@ class Attempt:
     is_decided_to_commit: bool = False
     """Under two-phase commit: the decision."""
 
-    def send(self, place: Place, number: int, row: int) -> Sent:
-        sent = Sent(place, b"%s/%d" % (self.name.encode(), number), number, row)
+    def send(self, place: Place, number: int, row: int) -> SentRecord:
+        sent = SentRecord(place, b"%s/%d" % (self.name.encode(), number), number, row)
         self.sent.append(sent)
         return sent
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedToBegin:
     """An instance asked a coordinator to begin. That ends transactions that others have open under this id."""
 
     at_s: float
@@ -116,7 +116,7 @@ class Delivered(NamedTuple):
 class TransactionHistory:
     time: Callable[[], float]
     attempts: list[Attempt] = field(default_factory=list)
-    asked: dict[str, list[Asked]] = field(default_factory=dict)
+    asked: dict[str, list[AskedToBegin]] = field(default_factory=dict)
     """By transactional id."""
     begun: list[Begun] = field(default_factory=list)
     source_reads: list[SourceRead] = field(default_factory=list)
@@ -134,8 +134,8 @@ class TransactionHistory:
         self.attempts.append(attempt)
         return attempt
 
-    def asks_to_begin(self, transactional_id: str, instance: int) -> Asked:
-        asked = Asked(self.time(), instance, self.time() + LATEST_S)
+    def asks_to_begin(self, transactional_id: str, instance: int) -> AskedToBegin:
+        asked = AskedToBegin(self.time(), instance, self.time() + LATEST_S)
         self.asked.setdefault(transactional_id, []).append(asked)
         return asked
 

@@ -17,14 +17,14 @@ from penstock.net.channel import HIGH_WATER_BYTES, LINGER_S, NOBODY
 from penstock.ports.channel import Part, Receiver
 from penstock.ports.disk import FileSlice
 from penstock.sim.machine.disk import SimFile
-from penstock.sim.machine.endpoint import Endpoint
-from penstock.sim.machine.network import Listening
+from penstock.sim.machine.endpoint import SimEndpoint
+from penstock.sim.machine.network import SimListening
 
 DISCARD_BYTES = 1 << 16
 
 
 class SimChannel:
-    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: SimEndpoint) -> None:
         self._loop = loop
         self._endpoint = endpoint
         self._queue: deque[Part | memoryview] = deque()
@@ -149,7 +149,7 @@ class SimChannel:
 class SimSource:
     """A `net.accepting.Source`: connections that come from the simulated network."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, bound: Listening) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bound: SimListening) -> None:
         self._loop = loop
         self._bound = bound
 
@@ -160,7 +160,7 @@ class SimSource:
     def open(self, host: Host) -> None:
         self._bound.accept(partial(self._connected, host))
 
-    def _connected(self, host: Host, endpoint: Endpoint) -> None:
+    def _connected(self, host: Host, endpoint: SimEndpoint) -> None:
         if host.admits(endpoint.peer[0]):
             host.adopt(SimChannel(self._loop, endpoint))
         else:

@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from penstock.sim.machine.content import Content
 
-Entry: TypeAlias = "Content | Directory"
-NameChange: TypeAlias = "tuple[Directory, str, Entry | None]"  # None: the name is removed
+Entry: TypeAlias = "Content | DiskDirectory"
+NameChange: TypeAlias = "tuple[DiskDirectory, str, Entry | None]"  # None: the name is removed
 
 
-class Directory:
+class DiskDirectory:
     __slots__ = ("_changes", "_settled", "names", "stable", "version")
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from random import Random
 
 from penstock.ports.disk import Buffer
 from penstock.sim.machine.content import Content
-from penstock.sim.machine.directory import Directory
+from penstock.sim.machine.directory import DiskDirectory
 
 BLOCK = 4096
 CALLS = ("write", "truncate", "sync", "open", "list", "make", "rename", "remove", "sync directory")
@@ -160,7 +160,7 @@ class SimDisk:
         self.on_crash: Callable[[], None] | None = None  # called before SimCrash is raised
         self.changes = 0
         self.generation = 0
-        self._root = Directory()
+        self._root = DiskDirectory()
         self._boundary = _Boundary(self)
 
     def boundary(self) -> _Boundary:
@@ -171,7 +171,7 @@ class SimDisk:
     def open(self, path: str, *, create: bool = False) -> SimFile:
         parent, name = self._parent(path)
         content = None if parent is None else parent.names.get(name)
-        if isinstance(content, Directory):
+        if isinstance(content, DiskDirectory):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         if content is not None or create:
             self.may_fail("open", path)
@@ -194,7 +194,7 @@ class SimDisk:
         return self._entry(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return isinstance(self._entry(path), Directory)
+        return isinstance(self._entry(path), DiskDirectory)
 
     def make_directory(self, path: str) -> None:
         at = self._root
@@ -206,7 +206,7 @@ class SimDisk:
                 with self._boundary:
                     self.may_fail("make", path)
                     self._find_room(path)
-                    entry = Directory()
+                    entry = DiskDirectory()
                     at.change((at, name, entry))
             at = entry
 
@@ -220,10 +220,10 @@ class SimDisk:
 
     def remove_directory(self, path: str) -> None:
         directory = self._entry(path)
-        if not isinstance(directory, Directory):
+        if not isinstance(directory, DiskDirectory):
             return
         for name in sorted(directory.names, reverse=True):
-            if isinstance(directory.names[name], Directory):
+            if isinstance(directory.names[name], DiskDirectory):
                 self.remove_directory(f"{path}/{name}")
             else:
                 with self._boundary:
@@ -291,7 +291,7 @@ class SimDisk:
 
     def replace(self) -> None:
         """Replace the disk with an empty one."""
-        self._root = Directory()
+        self._root = DiskDirectory()
         self.kill()
 
     def lose(self, path: str) -> None:
@@ -333,12 +333,12 @@ class SimDisk:
         content = self._content(path)
         return min(len(content.stable), len(content.data))
 
-    def stable_directory(self, path: str) -> Directory | None:
+    def stable_directory(self, path: str) -> DiskDirectory | None:
         """The directory of this path on the platter."""
         at = self._root
         for name in _names(path):
             entry = at.stable.get(name)
-            if not isinstance(entry, Directory):
+            if not isinstance(entry, DiskDirectory):
                 return None
             at = entry
         return at
@@ -355,17 +355,17 @@ class SimDisk:
 
     # -- names -----------------------------------------------------------------------------------------------
 
-    def _entry(self, path: str) -> Content | Directory | None:
-        at: Content | Directory | None = self._root
+    def _entry(self, path: str) -> Content | DiskDirectory | None:
+        at: Content | DiskDirectory | None = self._root
         for name in _names(path):
-            if not isinstance(at, Directory):
+            if not isinstance(at, DiskDirectory):
                 return None
             at = at.names.get(name)
         return at
 
-    def _directory(self, path: str) -> Directory:
+    def _directory(self, path: str) -> DiskDirectory:
         entry = self._entry(path)
-        if not isinstance(entry, Directory):
+        if not isinstance(entry, DiskDirectory):
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         return entry
 
@@ -374,10 +374,10 @@ class SimDisk:
         assert isinstance(entry, Content), "a file"
         return entry
 
-    def _parent(self, path: str) -> tuple[Directory | None, str]:
+    def _parent(self, path: str) -> tuple[DiskDirectory | None, str]:
         parent, _, name = path.rpartition("/")
         entry = self._entry(parent)
-        return (entry if isinstance(entry, Directory) else None), name
+        return (entry if isinstance(entry, DiskDirectory) else None), name
 
 
 def _error(code: int, path: str) -> OSError:

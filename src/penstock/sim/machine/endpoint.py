@@ -53,11 +53,11 @@ class Fabric(Protocol):
 
     def retransmission_delay_s(self) -> float: ...
 
-    def stalled(self, endpoint: Endpoint) -> None:
+    def stalled(self, endpoint: SimEndpoint) -> None:
         """Ask for a `resume` when a path opens or a machine comes up."""
         ...
 
-    def forget(self, endpoint: Endpoint) -> None: ...
+    def forget(self, endpoint: SimEndpoint) -> None: ...
 
 
 def _nothing() -> None:
@@ -68,7 +68,7 @@ def _reset() -> ConnectionResetError:
     return ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
 
 
-class Endpoint:
+class SimEndpoint:
     def __init__(
         self, fabric: Fabric, process: SimProcess, local: Address, peer: Address, number: int, window_bytes: int
     ) -> None:
@@ -80,7 +80,7 @@ class Endpoint:
         self.name = f"c{number} {local[0]}:{local[1]}->{peer[0]}:{peer[1]}"
         self._boot = fabric.boot_of(local[0])
         self._window_bytes = window_bytes
-        self.remote: Endpoint = self  # until `join`
+        self.remote: SimEndpoint = self  # until `join`
         self.on_readable: Callable[[], None] = _nothing
         self.on_writable: Callable[[], None] = _nothing
         self._wants_read = self._wants_write = False
@@ -100,7 +100,7 @@ class Endpoint:
         self._error: OSError | None = None
         self.is_closed = False
 
-    def join(self, remote: Endpoint) -> None:
+    def join(self, remote: SimEndpoint) -> None:
         self.remote = remote
         remote.remote = self
 

@@ -25,7 +25,7 @@ from itertools import product
 from random import Random
 
 from penstock.model.addresses import Address
-from penstock.sim.machine.endpoint import Endpoint
+from penstock.sim.machine.endpoint import SimEndpoint
 from penstock.sim.machine.loop import SimError, SimLoop
 from penstock.sim.machine.process import SimProcess, current_process
 from penstock.sim.machine.trace import Trace
@@ -56,17 +56,17 @@ LAN = LinkProfile()
 LOCAL = LinkProfile(0.00002, 0.00003, 0.0, 0.0, 1e9, 0.0, (256 << 10,))
 
 
-class Listening:
+class SimListening:
     """A bound port. Connections wait in its backlog until accepted."""
 
     def __init__(self, network: SimNetwork, process: SimProcess, address: Address) -> None:
         self._network = network
         self.process = process
         self.address = address
-        self._backlog: list[Endpoint] = []
-        self._on_connection: Callable[[Endpoint], None] | None = None
+        self._backlog: list[SimEndpoint] = []
+        self._on_connection: Callable[[SimEndpoint], None] | None = None
 
-    def accept(self, on_connection: Callable[[Endpoint], None]) -> None:
+    def accept(self, on_connection: Callable[[SimEndpoint], None]) -> None:
         self._on_connection = on_connection
         backlog, self._backlog = self._backlog, []
         for endpoint in backlog:
@@ -76,7 +76,7 @@ class Listening:
     def is_full(self) -> bool:
         return len(self._backlog) >= BACKLOG
 
-    def arrived(self, endpoint: Endpoint) -> None:
+    def arrived(self, endpoint: SimEndpoint) -> None:
         if self._on_connection is None:
             self._backlog.append(endpoint)
         else:
@@ -130,9 +130,9 @@ class SimNetwork:
         self._boots: dict[str, int] = {}
         self._down: dict[str, None] = {}
         self._blocked: dict[tuple[str, str], None] = {}
-        self._listening: dict[Address, Listening] = {}
-        self._endpoints: dict[Endpoint, None] = {}
-        self._stalled: dict[Endpoint, None] = {}
+        self._listening: dict[Address, SimListening] = {}
+        self._endpoints: dict[SimEndpoint, None] = {}
+        self._stalled: dict[SimEndpoint, None] = {}
         self._flapping: list[Flapping] = []
         self._connections = 0
         self._next_port: dict[str, int] = {}
@@ -280,7 +280,7 @@ class SimNetwork:
             self.trace.note(endpoint.name, "hangs")
         return len(pairs)
 
-    def _between(self, left: str, right: str) -> list[Endpoint]:
+    def _between(self, left: str, right: str) -> list[SimEndpoint]:
         return [end for end in self._endpoints if end.local[0] == left and end.peer[0] == right]
 
     def links(self) -> list[tuple[str, str]]:
@@ -289,10 +289,10 @@ class SimNetwork:
         pairs = ((end.local[0], end.peer[0]) for end in ends if end.local[0] != end.peer[0])
         return list(dict.fromkeys((min(pair), max(pair)) for pair in pairs))
 
-    def stalled(self, endpoint: Endpoint) -> None:
+    def stalled(self, endpoint: SimEndpoint) -> None:
         self._stalled[endpoint] = None
 
-    def forget(self, endpoint: Endpoint) -> None:
+    def forget(self, endpoint: SimEndpoint) -> None:
         self._endpoints.pop(endpoint, None)
         self._stalled.pop(endpoint, None)
 
@@ -306,17 +306,17 @@ class SimNetwork:
 
     # -- connections --------------------------------------------------------------------
 
-    def bind(self, process: SimProcess, port: int, host: str | None = None) -> Listening:
+    def bind(self, process: SimProcess, port: int, host: str | None = None) -> SimListening:
         """Raises OSError: EADDRINUSE, EADDRNOTAVAIL."""
         if host not in (*ANY_HOST, process.host):
             raise OSError(errno.EADDRNOTAVAIL, f"{process.host} has no address {host}")
         address = (process.host, port or self._ephemeral_port(process.host))
         if address in self._listening:
             raise OSError(errno.EADDRINUSE, "address already in use")
-        listening = self._listening[address] = Listening(self, process, address)
+        listening = self._listening[address] = SimListening(self, process, address)
         return listening
 
-    def unbind(self, listening: Listening) -> None:
+    def unbind(self, listening: SimListening) -> None:
         if self._listening.get(listening.address) is listening:
             del self._listening[listening.address]
 
@@ -325,7 +325,7 @@ class SimNetwork:
         self._next_port[host] = port + 1 if port < 65535 else FIRST_EPHEMERAL_PORT
         return port
 
-    async def connect(self, process: SimProcess, host: str, port: int) -> Endpoint:
+    async def connect(self, process: SimProcess, host: str, port: int) -> SimEndpoint:
         """Raises OSError: unknown host, ECONNREFUSED, ETIMEDOUT."""
         source = process.host
         if host in ("localhost", "127.0.0.1", "::1"):
@@ -346,13 +346,13 @@ class SimNetwork:
         self.trace.note(process.name, f"no answer from {host}:{port}")
         raise TimeoutError(errno.ETIMEDOUT, "connection timed out")
 
-    async def _establish(self, process: SimProcess, listening: Listening) -> Endpoint:
+    async def _establish(self, process: SimProcess, listening: SimListening) -> SimEndpoint:
         source, host = process.host, listening.address[0]
         self._connections += 1
         local = (source, self._ephemeral_port(source))
         window = self._random.choice(self._profile(source, host).windows_bytes)
-        ours = Endpoint(self, process, local, listening.address, self._connections, window)
-        theirs = Endpoint(self, listening.process, listening.address, local, self._connections, window)
+        ours = SimEndpoint(self, process, local, listening.address, self._connections, window)
+        theirs = SimEndpoint(self, listening.process, listening.address, local, self._connections, window)
         ours.join(theirs)
         self._endpoints[ours] = self._endpoints[theirs] = None
         self.trace.note(ours.name, "connected")
@@ -381,7 +381,7 @@ class SimNetwork:
         return SimServer(self.loop, listening.address, listening.close)
 
 
-def _serve(loop: SimLoop, endpoint: Endpoint, protocol: asyncio.BaseProtocol) -> None:
+def _serve(loop: SimLoop, endpoint: SimEndpoint, protocol: asyncio.BaseProtocol) -> None:
     SimTransport(loop, endpoint, protocol)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from penstock.model.addresses import Address
 from penstock.ports.disk import Buffer
-from penstock.sim.machine.endpoint import Endpoint
+from penstock.sim.machine.endpoint import SimEndpoint
 
 READ_BYTES = 64 << 10
 HIGH_WATER_BYTES = 64 << 10
@@ -17,7 +17,7 @@ HIGH_WATER_BYTES = 64 << 10
 class SimTransport(asyncio.Transport):
     """Starts reading at once, for streaming protocols and for buffered protocols."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint, protocol: asyncio.BaseProtocol) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: SimEndpoint, protocol: asyncio.BaseProtocol) -> None:
         super().__init__({"peername": endpoint.peer, "sockname": endpoint.local})
         self._loop = loop
         self._endpoint = endpoint

@@ -38,7 +38,7 @@ CONNECT_TIMEOUT_S = 1.0
 TROUBLE = (WireClientError, ApiError, OSError)
 
 
-class Leader(NamedTuple):
+class KnownLeader(NamedTuple):
     node_id: int
     epoch: int
     topic_id: bytes
@@ -50,7 +50,7 @@ class Caller:
         self.patience_s = patience_s
         self.random = random
         self.counts: Counter[str] = Counter()
-        self.leaders: dict[Place, Leader] = {}
+        self.leaders: dict[Place, KnownLeader] = {}
         self.replicas: dict[Place, list[int]] = {}
         self.topics: dict[str, int] = {}
         """The last known number of partitions."""
@@ -155,15 +155,15 @@ class Caller:
                 for called in (topic.name, *lives):
                     place = Place(called, partition.partition_index)
                     self.replicas[place] = list(partition.replica_nodes)
-                    self._learn(place, Leader(partition.leader_id, partition.leader_epoch, topic.topic_id))
+                    self._learn(place, KnownLeader(partition.leader_id, partition.leader_epoch, topic.topic_id))
         return answer
 
-    def _learn(self, place: Place, heard: Leader) -> None:
+    def _learn(self, place: Place, heard: KnownLeader) -> None:
         known = self.leaders.get(place)
         if known is None or known.topic_id != heard.topic_id or heard.epoch >= known.epoch:
             self.leaders[place] = heard
 
-    async def leader(self, place: Place) -> Leader:
+    async def leader(self, place: Place) -> KnownLeader:
         """Raises ApiError(LEADER_NOT_AVAILABLE), ClientError."""
         known = self.leaders.get(place)
         if known is None or known.node_id < 0 or known.node_id not in self._brokers:

@@ -36,7 +36,7 @@ class Ended(NamedTuple):
     is_committed: bool
 
 
-class Decided:
+class RecordOutcomes:
     """Takes batches in the order of a log, and finds the outcome of their records."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Decided:
         return {producer_id: records[0][0] for producer_id, records in self._open.items()}
 
 
-class Aborted:
+class AbortedRecords:
     """The batches of one answer that a client drops, in their order."""
 
     def __init__(self, listed: Iterable[AbortedTransaction]) -> None:
@@ -146,7 +146,7 @@ class CommittedReader:
         if data.error_code:
             raise ApiError(error_code(data.error_code), f"cannot read {place}")
         self._was_shown(place, leader.epoch, data.last_stable_offset)
-        aborted = Aborted(data.aborted_transactions or ())
+        aborted = AbortedRecords(data.aborted_transactions or ())
         self._take(place, data.last_stable_offset, aborted, memoryview(cast("Buffer", data.records or b"")))
 
     def _was_shown(self, place: Place, epoch: int, last_stable_offset: int) -> None:
@@ -160,7 +160,7 @@ class CommittedReader:
             )
         self._shown[place] = last_stable_offset, epoch
 
-    def _take(self, place: Place, last_stable_offset: int, aborted: Aborted, data: memoryview) -> None:
+    def _take(self, place: Place, last_stable_offset: int, aborted: AbortedRecords, data: memoryview) -> None:
         at, position = 0, self._positions[place]
         while len(data) - at >= HEADER_SIZE:
             header = read_header(data, at)

@@ -19,7 +19,7 @@ from penstock.records.batch import CRC_START, HEADER_SIZE, read_header
 from penstock.records.builder import Record
 from penstock.sim.checks.files import records_of
 from penstock.sim.judges.history import History, Place, Violation
-from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.sim.workload.caller import TROUBLE, Caller, KnownLeader
 from penstock.wire.apis import Api
 from penstock.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from penstock.wire.messages.list_offsets import (
@@ -68,7 +68,7 @@ class Reader:
         caller: Caller,
         history: History,
         places: Sequence[Place],
-        choose: Callable[[Place, Leader], int] = lambda place, leader: leader.node_id,
+        choose: Callable[[Place, KnownLeader], int] = lambda place, leader: leader.node_id,
         manner: Manner = PLAIN,
     ) -> None:
         """`choose` selects the broker."""
@@ -151,7 +151,7 @@ class Reader:
         self.positions[place] = self._take(place, leader._replace(node_id=asked), position, data)
         return self.positions[place] > position
 
-    async def _miss(self, place: Place, leader: Leader, position: int) -> None:
+    async def _miss(self, place: Place, leader: KnownLeader, position: int) -> None:
         """The leader answers that it has nothing there."""
         if self._manner.is_trimmed:
             start = await self._offset_at(place, leader, EARLIEST)
@@ -180,7 +180,7 @@ class Reader:
         end = await self._offset_at(place, leader, LATEST)
         self._was_shown(place, leader, end, self._shown.get(place, (0, leader.epoch)))
 
-    async def _offset_at(self, place: Place, leader: Leader, timestamp: int) -> int:
+    async def _offset_at(self, place: Place, leader: KnownLeader, timestamp: int) -> int:
         caller = self._caller
         partition = ListOffsetsPartition(
             partition_index=place.partition, current_leader_epoch=leader.epoch, timestamp=timestamp
@@ -196,7 +196,7 @@ class Reader:
             raise ApiError(error_code(found.error_code), f"cannot get the begin or end offset of {place}")
         return found.offset
 
-    def _was_shown(self, place: Place, leader: Leader, high_watermark: int, before: tuple[int, int]) -> None:
+    def _was_shown(self, place: Place, leader: KnownLeader, high_watermark: int, before: tuple[int, int]) -> None:
         if high_watermark < before[0]:
             raise Violation(
                 "a high watermark that was shown does not go back",
@@ -205,7 +205,7 @@ class Reader:
             )
         self._shown[place] = high_watermark, leader.epoch
 
-    def _take(self, place: Place, leader: Leader, position: int, data: PartitionData) -> int:
+    def _take(self, place: Place, leader: KnownLeader, position: int, data: PartitionData) -> int:
         view = memoryview(cast("Buffer", data.records or b""))
         at = 0
         while len(view) - at >= HEADER_SIZE:

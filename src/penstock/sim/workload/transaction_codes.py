@@ -42,7 +42,7 @@ class ProducerOver(PenstockError):
     """Another has taken its place, or nobody answers it: it can do nothing more."""
 
 
-class Unheard(ProducerOver):
+class NotTold(ProducerOver):
     """Nobody has told it what came of its transaction."""
 
 

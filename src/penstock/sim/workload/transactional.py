@@ -23,15 +23,15 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
-from penstock.sim.judges.transactions import Attempt, Begun, Ending, Sent, TransactionHistory
+from penstock.sim.judges.transactions import Attempt, Begun, Ending, SentRecord, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.transaction_codes import (
     DECIDED_AGAINST,
     OVER,
     PASSING,
     MustAbort,
+    NotTold,
     ProducerOver,
-    Unheard,
     Vanished,
 )
 from penstock.wire.apis import Api
@@ -278,7 +278,7 @@ class TransactionalProducer:
 
         await self._told(ask)
 
-    async def produce(self, sent: list[Sent]) -> None:
+    async def produce(self, sent: list[SentRecord]) -> None:
         """One batch, to the place that all of these have."""
         place = sent[0].place
         batch = self._batch(sent)
@@ -293,7 +293,7 @@ class TransactionalProducer:
         if code is not ErrorCode.NONE:
             raise MustAbort(code.name)
 
-    def send_carelessly(self, sent: list[Sent]) -> None:
+    def send_carelessly(self, sent: list[SentRecord]) -> None:
         """And wait for no answer; perhaps the network keeps it for a while."""
         self._is_in_doubt = True
         ask = self._producing(sent[0].place, self._batch(sent), sent)
@@ -304,7 +304,7 @@ class TransactionalProducer:
             await asyncio.sleep(self._late_s())
         await _unheard(ask())
 
-    def _batch(self, sent: list[Sent]) -> bytes:
+    def _batch(self, sent: list[SentRecord]) -> bytes:
         place, now_ms = sent[0].place, self._now_ms()
         first = self._sequences.get(place, 0)
         self._sequences[place] = first + len(sent)
@@ -316,7 +316,7 @@ class TransactionalProducer:
             attributes=TRANSACTIONAL_BIT,
         )
 
-    def _producing(self, place: Place, batch: bytes, sent: list[Sent]) -> Callable[[], Awaitable[ErrorCode]]:
+    def _producing(self, place: Place, batch: bytes, sent: list[SentRecord]) -> Callable[[], Awaitable[ErrorCode]]:
         caller = self._caller
         timeout_ms = round(caller.patience_s * 700)
         request = produce_request([(TopicPartition(*place), batch)], ACKS_ALL, timeout_ms, self.transactional_id)
@@ -384,7 +384,7 @@ class TransactionalProducer:
                 attempt.ending = Ending.ABORTED
             else:
                 attempt.refusal = code.name
-        raise Unheard(code.name) if code in PASSING else ProducerOver(code.name)
+        raise NotTold(code.name) if code in PASSING else ProducerOver(code.name)
 
     async def end_nothing(self, *, is_commit: bool) -> None:
         """End a transaction to which nothing was added; of version 2. Raises ProducerOver, Vanished.

@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Place
-from penstock.sim.judges.transactions import Attempt, Sent, SourceRead, TransactionHistory
+from penstock.sim.judges.transactions import Attempt, SentRecord, SourceRead, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.readers import Reader
-from penstock.sim.workload.transaction_codes import MustAbort, ProducerOver, Unheard, Vanished
+from penstock.sim.workload.transaction_codes import MustAbort, NotTold, ProducerOver, Vanished
 from penstock.sim.workload.transactional import Temper, TransactionalProducer
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
@@ -161,7 +161,7 @@ class Transformer:
             heir.resume(gone.producer_id, gone.epoch, vanishes_chance=UNHEARD_CHANCE)
             try:
                 await heir.end(prepared.attempt, is_commit=prepared.attempt.is_decided_to_commit)
-            except (Unheard, Vanished):
+            except (NotTold, Vanished):
                 await self._caller.pause(RETRY_S)
             except ProducerOver as error:
                 self._history.counts[type(error).__name__] += 1
@@ -265,14 +265,14 @@ class Transformer:
             await self._linger(producer)
             await producer.commit_offset(GROUP, self._source, attempt.rows.stop)
 
-    def _transformed(self, attempt: Attempt) -> dict[Place, list[Sent]]:
+    def _transformed(self, attempt: Attempt) -> dict[Place, list[SentRecord]]:
         """The results of the rows, by partition. Without rows there are some results, too."""
         random = self._caller.random
         wanted = [(row, place) for row in attempt.rows for place in made_of(row, self._places)]
         if not wanted:
             count = random.randint(1, len(self._places))
             wanted = [(-1, place) for place in random.sample(self._places, count)]
-        batches: dict[Place, list[Sent]] = {}
+        batches: dict[Place, list[SentRecord]] = {}
         for row, place in wanted:
             batches.setdefault(place, []).append(attempt.send(place, self._numbers, row))
             self._numbers += 1

@@ -34,7 +34,7 @@ RETRY_S = 0.1
 DECIDED_AGAINST = frozenset((ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
 
 
-class Change(NamedTuple):
+class SettingChange(NamedTuple):
     resource: str
     """A topic, or BROKERS with a number or nothing."""
     name: str
@@ -77,15 +77,15 @@ class Tuner:
     async def _turn(self, place: Place, is_over: Callable[[], bool]) -> None:
         """Change the policy from compact to delete, after a replica was added that only copied compacted data."""
         steps: tuple[Callable[[], Awaitable[object]], ...] = (
-            lambda: self.change(Change(place.topic, SEGMENT_BYTES, LEAST_BYTES)),
-            lambda: self.change(Change(BROKERS, CLEANER_BACKOFF, CLEANED_EVERY_MS)),
-            lambda: self.change(Change(place.topic, CLEANUP_POLICY, COMPACT)),
+            lambda: self.change(SettingChange(place.topic, SEGMENT_BYTES, LEAST_BYTES)),
+            lambda: self.change(SettingChange(BROKERS, CLEANER_BACKOFF, CLEANED_EVERY_MS)),
+            lambda: self.change(SettingChange(place.topic, CLEANUP_POLICY, COMPACT)),
             lambda: self._caller.pause(COMPACTED_S),
             lambda: self._mover.move(place, 1),
-            lambda: self.change(Change(place.topic, SEGMENT_BYTES, MOST_BYTES)),
+            lambda: self.change(SettingChange(place.topic, SEGMENT_BYTES, MOST_BYTES)),
             lambda: self._mover.move(place, 3),
             lambda: self._caller.pause(COPIED_S),
-            lambda: self.change(Change(place.topic, CLEANUP_POLICY, DELETE)),
+            lambda: self.change(SettingChange(place.topic, CLEANUP_POLICY, DELETE)),
             lambda: self._caller.pause(COPIED_S),
         )
         for step in steps:
@@ -101,10 +101,10 @@ class Tuner:
             planned = self._tuning.planned.get(resource, {}).get(name)
             if resource.startswith(BROKERS) and name in CLUSTER_WIDE_ONLY:
                 planned = self._tuning.planned[BROKERS][name]  # this setting must not be removed
-            while await self.change(Change(resource, name, planned)) is Outcome.UNKNOWN:
+            while await self.change(SettingChange(resource, name, planned)) is Outcome.UNKNOWN:
                 await self._caller.pause(RETRY_S)
 
-    def _draw(self) -> Change:
+    def _draw(self) -> SettingChange:
         random = self._caller.random
         if random.random() < BROKER_CHANCE:
             name, value = self._drawn(self._tuning.brokers)
@@ -124,13 +124,13 @@ class Tuner:
                 resource = random.choice(list(topics))
                 name, value = self._drawn(topics[resource])
         may_delete = name not in self._tuning.planned.get(resource, {}) and name not in CLUSTER_WIDE_ONLY
-        return Change(resource, name, None if may_delete and random.random() < DELETE_CHANCE else value)
+        return SettingChange(resource, name, None if may_delete and random.random() < DELETE_CHANCE else value)
 
     def _drawn(self, values: Mapping[str, Values]) -> tuple[str, str]:
         name = self._caller.random.choice(list(values))
         return name, self._caller.random.choice(values[name])
 
-    async def change(self, change: Change) -> Outcome:
+    async def change(self, change: SettingChange) -> Outcome:
         self._changed[change.resource, change.name] = None
         action = self._history.begin_admin("configure", change.resource, change.name, change.value or "")
         try:
@@ -143,7 +143,7 @@ class Tuner:
             self._history.end_admin(action, Outcome.ACKNOWLEDGED)
         return action.outcome
 
-    async def _ask(self, change: Change) -> None:
+    async def _ask(self, change: SettingChange) -> None:
         is_broker = change.resource.startswith(BROKERS)
         number = change.resource.removeprefix(BROKERS) if is_broker else ""
         kind, name = (BROKER, number) if is_broker else (TOPIC, change.resource)

@@ -12,7 +12,7 @@ from penstock.sim.plan import PLAIN_TOPIC, TopicPlan, TransactionPlan
 from penstock.sim.stage import KEYED, Stage
 from penstock.sim.tuning import CLEANUP_POLICY, PINNED, tuning
 from penstock.sim.workload.admin import Operator
-from penstock.sim.workload.caller import TROUBLE, Caller, Leader
+from penstock.sim.workload.caller import TROUBLE, Caller, KnownLeader
 from penstock.sim.workload.committed import CommittedReader
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.keyed import KeyedLane
@@ -221,5 +221,5 @@ class Workforce:
         await self._stage.cluster.bring_up(number)
 
 
-def _any_replica(caller: Caller, place: Place, leader: Leader) -> int:
+def _any_replica(caller: Caller, place: Place, leader: KnownLeader) -> int:
     return caller.random.choice(caller.replicas.get(place) or [leader.node_id])

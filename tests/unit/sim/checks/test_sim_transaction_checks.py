@@ -16,7 +16,7 @@ from penstock.sim.checks.markers import ALONE, ENDLESS, FOLLOWS, RISES, UNDER_WA
 from penstock.sim.checks.transactions import ABORTED, KEPT, OFFSETS, ONCE, STAYS, WHOLE, check_transactions
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.transactions import Attempt, Begun, Delivered, Ending, SourceRead, TransactionHistory
-from penstock.sim.workload.committed import Aborted, Decided, Ended
+from penstock.sim.workload.committed import AbortedRecords, Ended, RecordOutcomes
 from penstock.wire.messages.fetch import AbortedTransaction
 
 SOURCE, LEFT, RIGHT = Place("rows", 0), Place("made", 0), Place("made", 1)
@@ -335,7 +335,7 @@ def test_a_transaction_changes_with_its_log_alone() -> None:
 
 
 def test_records_are_decided_by_their_marker() -> None:
-    decided, found = Decided(), []
+    decided, found = RecordOutcomes(), []
     for data in (batch(0), batch(1, producer_id=8), build_marker(7, 1, COMMIT, 0, 1)):
         found += decided.add(read_header(data), memoryview(data))
     assert found == [Ended(0, b"value", True)]
@@ -344,7 +344,7 @@ def test_records_are_decided_by_their_marker() -> None:
 
 def test_a_reader_drops_what_is_listed_as_aborted() -> None:
     listed = [AbortedTransaction(producer_id=7, first_offset=1), AbortedTransaction(producer_id=8, first_offset=4)]
-    aborted = Aborted(listed)
+    aborted = AbortedRecords(listed)
     log = (
         (batch(0), False),  # of an earlier transaction of the same producer
         (batch(1), True),
