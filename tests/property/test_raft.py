@@ -16,7 +16,7 @@ from penstock.core.raft.configuration import ConfigurationHistory
 from penstock.core.raft.exchange import HardState, Outcome
 from penstock.core.raft.log import CommittedEntryLost, RaftLog
 from penstock.core.raft.messages import Entry, Message
-from penstock.core.raft.node import Node
+from penstock.core.raft.node import RaftNode
 from penstock.core.raft.states import ImpossibleMessage
 from support.raft.checker import Violation
 from support.raft.server import Disk, Server
@@ -89,7 +89,7 @@ def commits_old_terms_by_counting(monkeypatch: pytest.MonkeyPatch) -> type[Serve
 
 
 def skips_truncation(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
-    def append_at_the_end(node: Node, entries: tuple[Entry, ...]) -> None:
+    def append_at_the_end(node: RaftNode, entries: tuple[Entry, ...]) -> None:
         node.append([entry for entry in entries if entry.index > node.log.last_index])
 
     monkeypatch.setattr(replication, "append_missing", append_at_the_end)
@@ -97,7 +97,7 @@ def skips_truncation(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
 
 
 def counts_its_log_too_early(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
-    def advance_commit(node: Node, original: Callable[[Node], None] = replication.advance_commit) -> None:
+    def advance_commit(node: RaftNode, original: Callable[[RaftNode], None] = replication.advance_commit) -> None:
         node.log.stable_index = node.log.last_index
         original(node)
 
@@ -117,17 +117,19 @@ def keeps_a_truncated_configuration(monkeypatch: pytest.MonkeyPatch) -> type[Ser
 
 def gives_up_with_its_vote(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     """Although nobody else may have the entry that takes it away."""
-    monkeypatch.setattr(Node, "may_campaign", property(lambda node: node.is_voter))
+    monkeypatch.setattr(RaftNode, "may_campaign", property(lambda node: node.is_voter))
     return Server
 
 
 def does_not_wait_for_its_own_vote(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
-    def restart_retry_timer(node: Node, original: Callable[[Node], None] = Node.restart_retry_timer) -> None:
+    def restart_retry_timer(
+        node: RaftNode, original: Callable[[RaftNode], None] = RaftNode.restart_retry_timer
+    ) -> None:
         original(node)
         if node.election_deadline_ms is None:
             node.election_deadline_ms = node.now_ms
 
-    monkeypatch.setattr(Node, "restart_retry_timer", restart_retry_timer)
+    monkeypatch.setattr(RaftNode, "restart_retry_timer", restart_retry_timer)
     return Server
 
 

@@ -55,31 +55,7 @@ LIVES_OFF_PRIVATES = {
 
 STATE_TABLES = {"Act", "IllegalMove", "Input", "Move", "Request", "Role", "State"}
 """The vocabulary of tables of states: each of them in `core` has its own."""
-TWICE = {
-    *(
-        "Bounds",
-        "BrokerHealth",
-        "Follower",
-        "Following",
-        "Found",
-        "Node",
-        "Outcome",
-        "Pace",
-        "Position",
-    ),
-    *(
-        "ProducerIds",
-        "Progress",
-        "Readable",
-        "Settings",
-        "Source",
-        "Standing",
-        "Timers",
-        "Turns",
-        "Verdict",
-        "Waiting",
-    ),
-}
+TWICE = {"Outcome"}
 """Names of classes that mean different things within one package, or in one that imports the other."""
 
 HOOKS = {

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.node.timers import Timers
+from penstock.node.timers import NodeTimers
 
 
 async def nothing() -> None:
@@ -19,7 +19,7 @@ async def nothing() -> None:
 async def test_a_job_that_has_just_ended_does_not_hold_up_the_stop() -> None:
     job = asyncio.ensure_future(nothing())
     cleaning = SimpleNamespace(stop=lambda: None)
-    timers = Timers(asyncio.get_running_loop(), *(cast("Any", part) for part in (None, cleaning, None)))
+    timers = NodeTimers(asyncio.get_running_loop(), *(cast("Any", part) for part in (None, cleaning, None)))
     jobs = timers._jobs
     jobs[job] = None
     job.add_done_callback(jobs.pop)

@@ -28,12 +28,6 @@ from penstock.model.errors import ApiError
 from penstock.model.new_topic import NewTopic
 
 
-class ProducerIds(Protocol):
-    async def allocate_producer_id(self) -> int:
-        """An unused id from this broker's block."""
-        ...
-
-
 class TopicCreator(Protocol):
     """Creates topics automatically: here, or through the controller on another node."""
 

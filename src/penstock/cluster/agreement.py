@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from penstock.cluster.turns import Settling, Turns
+from penstock.cluster.turns import DecisionTurns, Settling
 from penstock.core.metadata.image import NO_LEADER, MetadataImage
 from penstock.core.metadata.records import MetadataRecord, PartitionChanged, encode_entry
 from penstock.model.errors import ApiError, ErrorCode
@@ -31,7 +31,7 @@ class Agreement:
     def __init__(self, quorum: ProposingQuorum, image: MetadataImage) -> None:
         self._quorum = quorum
         self._image = image
-        self.turn = Turns(quorum)
+        self.turn = DecisionTurns(quorum)
         """For `async with`: a decision reads the image and commits within one turn."""
         self.elections = 0
         self.unclean_elections = 0

@@ -26,7 +26,7 @@ from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.core import RaftCore
 from penstock.core.raft.exchange import Input, Leadership, Outcome, PersistDone, Tick
 from penstock.core.raft.messages import AppendResponse, Entry, EntryKind, Message, Snapshot
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Role
 from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode, StorageError
@@ -63,7 +63,7 @@ class QuorumServer(NamedTuple):
 
     node_id: int
     voters: Mapping[int, Address]
-    settings: Settings
+    settings: RaftSettings
     snapshot_every_bytes: int
     how_to_vote: str
     """The setting that lets this server vote although its disk is empty."""

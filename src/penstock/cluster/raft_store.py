@@ -146,7 +146,7 @@ class RaftStore:
 
     @property
     def is_new(self) -> bool:
-        """Whether it began with an empty disk and has not caught up since: see `Node.may_vote_for`."""
+        """Whether it began with an empty disk and has not caught up since: see `RaftNode.may_vote_for`."""
         return self._hard_state.is_new
 
     def trust_empty_disk(self) -> None:

@@ -17,7 +17,7 @@ class Settling(Protocol):
     async def settled(self) -> None: ...
 
 
-class Turns:
+class DecisionTurns:
     """For use with `async with`. Raises the errors of `settled`."""
 
     def __init__(self, quorum: Settling) -> None:

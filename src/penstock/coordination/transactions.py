@@ -41,7 +41,9 @@ R = TypeVar("R")
 
 
 class ProducerIds(Protocol):
-    async def allocate_producer_id(self) -> int: ...
+    async def allocate_producer_id(self) -> int:
+        """An unused id from this broker's block."""
+        ...
 
 
 class TransactionKind:

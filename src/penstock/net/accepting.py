@@ -80,7 +80,7 @@ class Host(Protocol):
     def not_accepted(self, error: OSError) -> None: ...
 
 
-class Source(Protocol):
+class ConnectionSource(Protocol):
     """The source of a listener's connections."""
 
     @property

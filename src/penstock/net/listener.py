@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.model.errors import ProtocolError, Stranger
-from penstock.net.accepting import AcceptedChannel, Source
+from penstock.net.accepting import AcceptedChannel, ConnectionSource
 from penstock.net.complaints import Complaints
 from penstock.net.connection import Connection, ConnectionLimits, Handler
 
@@ -37,7 +37,7 @@ class Listener:
         self,
         loop: asyncio.AbstractEventLoop,
         name: str,
-        source: Source,
+        source: ConnectionSource,
         limits: ConnectionLimits,
         bounds: ListenerBounds,
     ) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Protocol
 
 
-class Waiting(Protocol):
+class WaitingConnection(Protocol):
     def turn_came(self) -> None: ...
 
 
@@ -20,12 +20,12 @@ class WaitingLine:
     __slots__ = ("_waiting",)
 
     def __init__(self) -> None:
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[WaitingConnection] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def join(self, loop: asyncio.AbstractEventLoop, waiting: Waiting) -> None:
+    def join(self, loop: asyncio.AbstractEventLoop, waiting: WaitingConnection) -> None:
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
             loop.call_soon(self._serve, loop)

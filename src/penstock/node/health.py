@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.node.node import Node
 
 
-class BrokerHealth(NamedTuple):
+class NodeHealth(NamedTuple):
     problem: str
     """Empty: none."""
     cluster_id: str
@@ -25,10 +25,10 @@ class BrokerHealth(NamedTuple):
     """-1: unknown."""
 
 
-def health_of(node: Node) -> BrokerHealth:
+def health_of(node: Node) -> NodeHealth:
     leader = node.membership.quorum.leader_id
     brokers = sum(1 for _ in node.image.live_brokers())
-    return BrokerHealth(_problem(node), node.image.cluster_id, brokers, -1 if leader is None else leader)
+    return NodeHealth(_problem(node), node.image.cluster_id, brokers, -1 if leader is None else leader)
 
 
 def health_page(node: Node) -> bytes:

@@ -39,7 +39,7 @@ from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.features import SUPPORTED
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.requests import Registration
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.model.addresses import Address
 from penstock.model.errors import ConfigError
 from penstock.net.connection import Connection
@@ -396,11 +396,11 @@ class Membership:
             self._closing_since_s = None
 
 
-def _raft_settings(config: BrokerConfig) -> Settings:
+def _raft_settings(config: BrokerConfig) -> RaftSettings:
     """Heartbeats and campaign retries are always shorter than the election timeout."""
-    usual = Settings()
+    usual = RaftSettings()
     timeout_ms = max(config.controller_quorum_election_timeout_ms, SHORTEST_ELECTION_TIMEOUT_MS)
-    return Settings(
+    return RaftSettings(
         election_timeout_ms=timeout_ms,
         heartbeat_interval_ms=min(usual.heartbeat_interval_ms, timeout_ms // 5),
         lost_leader_grace_ms=min(config.penstock_broker_lost_grace_ms, timeout_ms),

@@ -31,14 +31,14 @@ from penstock.node.membership import Membership
 from penstock.node.metadata_listeners import MetadataListeners
 from penstock.node.partition_listeners import PartitionListeners
 from penstock.node.preload import preload
-from penstock.node.progress import Progress
-from penstock.node.timers import Timers
+from penstock.node.progress import ProgressLines
+from penstock.node.timers import NodeTimers
 from penstock.node.world import ClosableWorkers, OsWorld, World
 from penstock.observability.channel import HEALTH, METRICS
 from penstock.replica.cleaning import LogCleaning
 from penstock.replica.disk_watch import DiskWatch
 from penstock.replica.fetchers import ReplicaFetchers
-from penstock.replica.host import Standing
+from penstock.replica.host import BrokerStanding
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.isr import IsrKeeper
 from penstock.replica.revival import Revivals
@@ -257,9 +257,9 @@ class Node:
             self._workers,
             self.clock,
             self._entropy,
-            Standing(lambda: lifecycle.epoch, lifecycle.may_lead if self.config.is_clustered else None),
+            BrokerStanding(lambda: lifecycle.epoch, lifecycle.may_lead if self.config.is_clustered else None),
         )
-        progress = Progress(self._loop.time, "opened")
+        progress = ProgressLines(self._loop.time, "opened")
         started = self._loop.time()
         open_all = partial(self.partitions.open_all, progress, self.config.penstock_flush_threads)
         report = await self._workers.run(open_all)
@@ -280,7 +280,7 @@ class Node:
 
     async def _close_partitions(self) -> None:
         await self._flushed()
-        tell = Progress(self._loop.time, "closed")
+        tell = ProgressLines(self._loop.time, "closed")
 
         def progress(done: int, total: int) -> None:
             self._closing_since_s = self._loop.time()  # each closed log shows that the disk answers
@@ -399,7 +399,7 @@ class Node:
             )
 
     def _start_timers(self) -> None:
-        timers = Timers(self._loop, self.partitions.housekeeping, self.cleaning, self.running)
+        timers = NodeTimers(self._loop, self.partitions.housekeeping, self.cleaning, self.running)
         self._undo.append(timers.stop)
         timers.start(self.config, self.apis.produce.expire)
 

@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 PROGRESS_EVERY_S = 2.0
 
 
-class Progress:
+class ProgressLines:
     """A log line every two seconds of a long start or stop."""
 
     def __init__(self, time: Callable[[], float], verb: str) -> None:

@@ -23,7 +23,7 @@ REMOVE_INTERVAL_S = 1.0
 CLEAN_INTERVAL_MIN_S = 0.1
 
 
-class Timers:
+class NodeTimers:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

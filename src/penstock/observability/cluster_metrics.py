@@ -97,7 +97,7 @@ class PartitionMetrics:
         )
 
 
-class Position(NamedTuple):
+class GroupPosition(NamedTuple):
     """A committed offset of a group on a partition, and its lag at that moment."""
 
     labels: tuple[str, str, str]
@@ -119,7 +119,7 @@ class GroupMetrics:
         self._timestamps: dict[Place, int] = {}
 
     async def families(self) -> AsyncIterator[Family]:
-        positions: list[Position] = []
+        positions: list[GroupPosition] = []
         members: list[Sample] = []
         for hosted in list(self._groups.shards()):
             if hosted.is_ready:
@@ -163,7 +163,7 @@ class GroupMetrics:
             await self._ages(positions),
         )
 
-    def _positions(self, group_id: str, topics: dict[str, dict[int, Committed]]) -> Iterator[Position]:
+    def _positions(self, group_id: str, topics: dict[str, dict[int, Committed]]) -> Iterator[GroupPosition]:
         for topic, by_index in topics.items():
             if topic == SINKS_TOPIC:
                 continue  # batch numbers
@@ -173,9 +173,9 @@ class GroupMetrics:
                     partition = partitions[index]
                     # Records deleted by retention count as lag too, because the group has not read them.
                     lag = 0 if partition is None else max(partition.high_watermark - committed.offset, 0)
-                    yield Position((group_id, topic, str(index)), committed.offset, lag, partition)
+                    yield GroupPosition((group_id, topic, str(index)), committed.offset, lag, partition)
 
-    async def _ages(self, positions: list[Position]) -> list[Sample]:
+    async def _ages(self, positions: list[GroupPosition]) -> list[Sample]:
         now_ms = self._clock.now_ms()
         known, self._timestamps = self._timestamps, {}
         ages: list[Sample] = []
@@ -184,7 +184,7 @@ class GroupMetrics:
             await asyncio.sleep(0)
         return ages
 
-    async def _ages_of(self, positions: list[Position], known: dict[Place, int], now_ms: int) -> list[Sample]:
+    async def _ages_of(self, positions: list[GroupPosition], known: dict[Place, int], now_ms: int) -> list[Sample]:
         ages: list[Sample] = []
         cold: list[tuple[tuple[str, str, str], Place, Lookup]] = []
         for labels, offset, lag, partition in positions:

@@ -13,12 +13,12 @@ from typing import Protocol
 from penstock.observability.exposition import Family, render
 
 
-class Source(Protocol):
+class MetricsSource(Protocol):
     def families(self) -> AsyncIterator[Family]: ...
 
 
 class Metrics:
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[MetricsSource]) -> None:
         self._sources = sources
 
     async def page(self) -> bytes:

@@ -28,7 +28,7 @@ RETRY_S = 1.0
 MOST_TRIES = 3  # the time to begin a cut without waiting for the disk
 
 
-class Bounds(NamedTuple):
+class LeaderLogRange(NamedTuple):
     """The start and end of the leader's log."""
 
     start_offset: int
@@ -149,7 +149,7 @@ class Recovering:
             lambda may_wait: begin_cut_to_epoch(partition, epoch, end_offset, may_wait=may_wait),
         )
 
-    async def fit_into(self, partition: Partition, bounds: Bounds) -> None:
+    async def fit_into(self, partition: Partition, bounds: LeaderLogRange) -> None:
         """Our log end lies outside of the leader's log."""
         own_end = partition.log.log_end_offset
         if bounds.end_offset < own_end:

@@ -55,7 +55,7 @@ class Unheard:
     def damage_found(self, partition: Partition, path: str | None) -> None: ...
 
 
-class Standing(NamedTuple):
+class BrokerStanding(NamedTuple):
     """This broker's standing in its cluster."""
 
     broker_epoch: Callable[[], int]
@@ -82,7 +82,7 @@ class Host:
         self,
         node_id: int,
         clock: Clock,
-        standing: Standing,
+        standing: BrokerStanding,
         broker_epoch_of: Callable[[int], int | None],
         lag_time_max_ms: int,
         log_start_moved: Callable[[Partition], None],

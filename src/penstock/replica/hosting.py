@@ -24,7 +24,7 @@ from penstock.model.errors import ApiError, ErrorCode, LogOffline, StorageError
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
-from penstock.replica.host import Host, PartitionEvents, Standing
+from penstock.replica.host import BrokerStanding, Host, PartitionEvents
 from penstock.replica.housekeeping import Housekeeping
 from penstock.replica.log_directories import DELETED_SUFFIX, STRAY_SUFFIX, LogDirectories, log_config
 from penstock.replica.offset_files import Key, KnownOffsets, OffsetFiles
@@ -75,7 +75,7 @@ class HostedPartitions:
         workers: Workers,
         clock: Clock,
         entropy: Entropy,
-        standing: Standing,
+        standing: BrokerStanding,
     ) -> None:
         self._disk = disk
         self.directory = directory

@@ -35,7 +35,7 @@ from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.divergence import Recovering
 from penstock.replica.partition import Partition
-from penstock.replica.second_opinion import Damage, LeaderCopy, Verdict, ask
+from penstock.replica.second_opinion import Damage, Judgement, LeaderCopy, ask
 from penstock.storage.files import LOG
 from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.storage.log import MAX_EPOCH, Log
@@ -49,7 +49,7 @@ RESIGN_AGAIN_AFTER_S = 60.0
 LONGEST_PAUSE_S = 60.0
 
 
-class Following(LeaderCopy, Protocol):
+class RepairFetchers(LeaderCopy, Protocol):
     """The part of `replica.fetchers.ReplicaFetchers` that a repair uses."""
 
     node_id: int
@@ -71,7 +71,7 @@ class Scan(NamedTuple):
     """The position where the damage shows."""
 
 
-class Found(NamedTuple):
+class FoundDamage(NamedTuple):
     """Damage in a log, to be replaced from `offset` on."""
 
     offset: int
@@ -126,7 +126,7 @@ def scan(
 
 class Repairs:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, following: Following, recovering: Recovering, workers: Workers
+        self, loop: asyncio.AbstractEventLoop, following: RepairFetchers, recovering: Recovering, workers: Workers
     ) -> None:
         self._loop = loop
         self._following = following
@@ -200,7 +200,7 @@ class Repairs:
     async def _repair(self, partition: Partition, path: str | None) -> None:
         try:
             if could_not_be_opened(partition):
-                found: Found | None = await self._find_in_unreadable(partition)
+                found: FoundDamage | None = await self._find_in_unreadable(partition)
             else:
                 found = await self._find(partition, path)
             if found is not None:
@@ -232,16 +232,16 @@ class Repairs:
         if partition not in self._under_way:  # the same-bytes verdict still holds
             self._try_later(partition)
 
-    async def _find_in_unreadable(self, partition: Partition) -> Found:
+    async def _find_in_unreadable(self, partition: Partition) -> FoundDamage:
         owner = partition.log
         cause = owner.offline.__cause__ if owner.offline is not None else None
         place: Damage | None = None
         if isinstance(cause, CorruptBatch) and cause.path.endswith(LOG):
             with suppress(FileNotFoundError):  # an earlier attempt has moved it out of the way
                 place = await self._workers.run(lambda: _damage_in(owner, cause))
-        return Found(owner.log_start_offset, place, owner.generation, is_unreadable=True)
+        return FoundDamage(owner.log_start_offset, place, owner.generation, is_unreadable=True)
 
-    async def _find(self, partition: Partition, path: str | None) -> Found | None:
+    async def _find(self, partition: Partition, path: str | None) -> FoundDamage | None:
         """Find the end of the intact part. The segment before is read, too: the damage may be in the very first
         batch.
         """
@@ -270,10 +270,10 @@ class Repairs:
                 place = Damage(file, where, size, asked_from, found.sound_at, found.damage_at)
                 start = owner.log_start_offset
                 # One intact batch is cut, too: the start of a damaged one can no longer be looked up.
-                return Found(start if last is None else max(last, start), place, generation, is_unreadable=False)
+                return FoundDamage(start if last is None else max(last, start), place, generation, is_unreadable=False)
         return None
 
-    async def _replace(self, partition: Partition, found: Found) -> None:
+    async def _replace(self, partition: Partition, found: FoundDamage) -> None:
         """Take the partition through the steps, and cut it once the replica no longer counts."""
         changed = self._under_way[partition]
         told: tuple[int, float] | None = None  # while out of sync: the leader epoch, and since when
@@ -292,9 +292,9 @@ class Repairs:
                 # First of all: if nothing is damaged, no replica need leave the ISR.
                 epoch = partition.leader_epoch
                 verdict = await self._ask(partition, found)
-                if verdict is Verdict.SOUND:
+                if verdict is Judgement.SOUND:
                     return
-                if verdict is Verdict.DAMAGED and partition.leader_epoch == epoch:
+                if verdict is Judgement.DAMAGED and partition.leader_epoch == epoch:
                     confirmed = epoch
                     continue
             elif partition.leader >= 0:
@@ -309,14 +309,14 @@ class Repairs:
                     return
             await _set_or_later(changed)
 
-    async def _mend(self, partition: Partition, found: Found) -> bool:
+    async def _mend(self, partition: Partition, found: FoundDamage) -> bool:
         """Return False if not done yet. After each wait the partition's standing is checked again before the
         next step.
         """
         epoch, owner = partition.leader_epoch, partition.log
         verdict = await self._ask(partition, found)  # again: the leader or its copy may have changed
-        if verdict is not Verdict.DAMAGED:
-            return verdict is Verdict.SOUND
+        if verdict is not Judgement.DAMAGED:
+            return verdict is Judgement.SOUND
         if not await self._is_still_damaged(partition, found):
             return True
         if not self._may_cut(partition, epoch):
@@ -336,7 +336,7 @@ class Repairs:
         await self._leave(partition, offset)
         return True
 
-    async def _is_still_damaged(self, partition: Partition, found: Found) -> bool:
+    async def _is_still_damaged(self, partition: Partition, found: FoundDamage) -> bool:
         """The page cache can be wrong where the disk is right, and the leader of a compacted log has other bytes there
         anyway.
         """
@@ -345,13 +345,13 @@ class Repairs:
         log.error("%r is not truncated: the damaged part can be read now", partition)
         return False
 
-    async def _ask(self, partition: Partition, found: Found) -> Verdict:
+    async def _ask(self, partition: Partition, found: FoundDamage) -> Judgement:
         opinion = await ask(self._following, self._workers, partition, found.place)
-        if opinion.verdict is Verdict.SOUND:
+        if opinion.verdict is Judgement.SOUND:
             self.refused += 1
             self._trusted[partition] = self._loop.time() + TRUSTED_FOR_S
             log.error("%r is not truncated: %s, so nothing is damaged: the report was wrong", partition, opinion.reason)
-        elif opinion.verdict is Verdict.UNKNOWN:
+        elif opinion.verdict is Judgement.UNKNOWN:
             self._say(partition, f"is damaged but not truncated yet: {opinion.reason}")
         return opinion.verdict
 

@@ -26,7 +26,7 @@ from penstock.core.partition.following import Input
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, StorageError
 from penstock.ports.clock import Clock
 from penstock.replica.claims import Claims
-from penstock.replica.divergence import Bounds, Recovering, batch_around_start
+from penstock.replica.divergence import LeaderLogRange, Recovering, batch_around_start
 from penstock.replica.following import FollowedPartition, FollowerSession
 from penstock.replica.leader_batches import ask_batches
 from penstock.replica.leader_offsets import EARLIEST, LATEST, ask_offset
@@ -63,7 +63,7 @@ METADATA_IS_COMING = frozenset(
 )
 
 
-class Follower(Protocol):
+class FetcherParts(Protocol):
     """The parts that the fetchers of a broker share."""
 
     node_id: int
@@ -84,7 +84,7 @@ class ReplicaFetcher:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        follower: Follower,
+        follower: FetcherParts,
         leader_id: int,
         recovering: Recovering,
         clock: Clock,
@@ -382,7 +382,7 @@ class ReplicaFetcher:
         if partition.leader_epoch != epoch or partition.is_leader or partition.is_deleted:
             return
         before = partition.log.log_end_offset
-        await self._recovering.fit_into(partition, Bounds(start_offset, end_offset))
+        await self._recovering.fit_into(partition, LeaderLogRange(start_offset, end_offset))
         if partition.log.log_end_offset == before and partition.leader_epoch == epoch:
             # The same answer would come back for ever, as fast as we can ask.
             self.errors += 1

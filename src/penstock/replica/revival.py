@@ -41,7 +41,7 @@ HEARD_AFTER_S = 5.0
 NOTHING = -1
 
 
-class Following(Protocol):
+class RevivalFetchers(Protocol):
     """The part of `replica.fetchers.ReplicaFetchers` that a revival uses."""
 
     def disown(self, partition: Partition, offset: int) -> None: ...
@@ -56,7 +56,7 @@ class Reopening(Protocol):
 
 
 class Revivals:
-    def __init__(self, loop: asyncio.AbstractEventLoop, reopening: Reopening, following: Following) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, reopening: Reopening, following: RevivalFetchers) -> None:
         self._loop = loop
         self._reopening = reopening
         self._following = following

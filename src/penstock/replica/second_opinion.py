@@ -24,14 +24,14 @@ MOST_BYTES = 64 << 20  # of the leader's copy; the place is at most two batches 
 ANSWER_WITHIN_S = 30.0
 
 
-class Verdict(Enum):
+class Judgement(Enum):
     DAMAGED = auto()
     SOUND = auto()
     UNKNOWN = auto()
 
 
 class Opinion(NamedTuple):
-    verdict: Verdict
+    verdict: Judgement
     reason: str = ""
 
 
@@ -74,16 +74,16 @@ async def ask(leader: LeaderCopy, workers: Workers, partition: Partition, damage
         async with asyncio.timeout(ANSWER_WITHIN_S):
             if damage is None:
                 await leader.leaders_offset(partition, EARLIEST)
-                return Opinion(Verdict.DAMAGED)
+                return Opinion(Judgement.DAMAGED)
             return await _compare(leader, workers, partition, damage)
     except TimeoutError:
-        return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} does not answer")
+        return Opinion(Judgement.UNKNOWN, f"broker {partition.leader} does not answer")
     except CorruptBatch as error:
-        return Opinion(Verdict.UNKNOWN, f"the copy of broker {partition.leader} is damaged there as well: {error}")
+        return Opinion(Judgement.UNKNOWN, f"the copy of broker {partition.leader} is damaged there as well: {error}")
     except ApiError as error:
         if error.code == ErrorCode.OFFSET_OUT_OF_RANGE:  # it has no batches there that could be the same
-            return Opinion(Verdict.DAMAGED)
-        return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} answers {error.code.name}")
+            return Opinion(Judgement.DAMAGED)
+        return Opinion(Judgement.UNKNOWN, f"broker {partition.leader} answers {error.code.name}")
 
 
 async def _compare(leader: LeaderCopy, workers: Workers, partition: Partition, damage: Damage) -> Opinion:
@@ -98,12 +98,12 @@ async def _compare(leader: LeaderCopy, workers: Workers, partition: Partition, d
         theirs += data
     ours = await workers.run(lambda: damage.file.read(damage.start, min(end, damage.size - damage.start)))
     if ours != theirs[:end]:
-        return Opinion(Verdict.DAMAGED)
+        return Opinion(Judgement.DAMAGED)
     if end > place:
-        return Opinion(Verdict.SOUND, f"broker {partition.leader} has the same bytes")
+        return Opinion(Judgement.SOUND, f"broker {partition.leader} has the same bytes")
     if await leader.leaders_offset(partition, LATEST) <= next_offset:
-        return Opinion(Verdict.DAMAGED)  # the leader's log ends before it
-    return Opinion(Verdict.UNKNOWN, f"broker {partition.leader} has not committed offset {next_offset} yet")
+        return Opinion(Judgement.DAMAGED)  # the leader's log ends before it
+    return Opinion(Judgement.UNKNOWN, f"broker {partition.leader} has not committed offset {next_offset} yet")
 
 
 class _Checked(NamedTuple):

@@ -28,7 +28,7 @@ REPEAT_AFTER_S = 5.0
 NOTHING = -1  # not even the empty log
 
 
-class Following(Protocol):
+class WithdrawalFetchers(Protocol):
     """The part of `replica.fetchers.ReplicaFetchers` that a withdrawal uses."""
 
     node_id: int
@@ -47,7 +47,7 @@ class _Asked(NamedTuple):
 
 
 class Withdrawals:
-    def __init__(self, loop: asyncio.AbstractEventLoop, following: Following) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, following: WithdrawalFetchers) -> None:
         self._loop = loop
         self._following = following
         self._asked: dict[Partition, _Asked] = {}

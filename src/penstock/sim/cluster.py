@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from penstock.config.broker import BrokerConfig
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.model.addresses import Address
 from penstock.model.errors import PenstockError
 from penstock.sim.broker import PORT, SimBroker, broker_config
@@ -31,7 +31,7 @@ ENTRIES_KEPT = 2
 def few_entries_kept() -> Iterator[None]:
     """No broker setting controls this number."""
 
-    def settings_with_few(original: Callable[[BrokerConfig], Settings]) -> Callable[[BrokerConfig], Settings]:
+    def settings_with_few(original: Callable[[BrokerConfig], RaftSettings]) -> Callable[[BrokerConfig], RaftSettings]:
         return lambda config: replace(original(config), entries_kept_behind_snapshot=ENTRIES_KEPT)
 
     with replaced("penstock.node.membership:_raft_settings", settings_with_few):

@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.sim.places import replaced
 
 SHRINK_CHANCE = 0.5
@@ -105,8 +105,8 @@ def _instead(size: int, _: int) -> int:
 
 
 def _smaller(sizes: Mapping[str, int], original: Any) -> Any:
-    def settings(*args: Any) -> Settings:
-        made: Settings = original(*args)
+    def settings(*args: Any) -> RaftSettings:
+        made: RaftSettings = original(*args)
         return replace(made, **sizes)
 
     return settings

@@ -43,7 +43,7 @@ _CONTROL_TYPES = {0: "abort", 1: "commit", 2: "leader-change"}
 Fields: TypeAlias = dict[str, object]
 
 
-class Readable(Protocol):
+class DumpedFile(Protocol):
     """A file with positioned reads; a short result means its end."""
 
     def size(self) -> int: ...
@@ -68,7 +68,7 @@ def problem(position: int, reason: str) -> Finding:
 
 
 def dump_batches(
-    file: Readable,
+    file: DumpedFile,
     base_offset: int,
     *,
     with_records: bool,
@@ -106,7 +106,7 @@ def dump_batches(
         position += header.size_bytes
 
 
-def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | None, str]:
+def _header_at(file: DumpedFile, position: int, end: int) -> tuple[BatchHeader | None, str]:
     """Return the header, or None and the reason why there is none."""
     data = file.read(position, HEADER_SIZE)
     if len(data) < HEADER_SIZE:
@@ -122,7 +122,7 @@ def _header_at(file: Readable, position: int, end: int) -> tuple[BatchHeader | N
     return header, ""
 
 
-def _checksum(file: Readable, position: int, size: int) -> int:
+def _checksum(file: DumpedFile, position: int, size: int) -> int:
     crc, at, end = 0, position + CRC_START, position + size
     while at < end:
         data = file.read(at, min(_CHUNK_BYTES, end - at))
@@ -133,7 +133,7 @@ def _checksum(file: Readable, position: int, size: int) -> int:
     return crc
 
 
-def _next_sound_batch(file: Readable, position: int, end: int) -> int:
+def _next_sound_batch(file: DumpedFile, position: int, end: int) -> int:
     """The first position from `position` on with a batch whose checksum matches; `end` if there is none."""
     magic = bytes((MAGIC,))
     while position + HEADER_SIZE <= end:
@@ -185,7 +185,7 @@ def _batch_fields(header: BatchHeader, crc_is_ok: bool) -> Fields:
     }
 
 
-def _records(file: Readable, position: int, header: BatchHeader, is_metadata: bool) -> Iterator[Finding]:
+def _records(file: DumpedFile, position: int, header: BatchHeader, is_metadata: bool) -> Iterator[Finding]:
     data = file.read(position + HEADER_SIZE, header.size_bytes - HEADER_SIZE)
     try:
         for record in iterate_records(header, decompress(header.compression, data)):
@@ -214,7 +214,7 @@ def _record_fields(header: BatchHeader, record: Record, is_metadata: bool) -> Fi
 # -- indexes -------------------------------------------------------------------------------------------------
 
 
-def dump_offset_index(file: Readable, base_offset: int, log: Readable | None) -> Iterator[Finding]:
+def dump_offset_index(file: DumpedFile, base_offset: int, log: DumpedFile | None) -> Iterator[Finding]:
     """Yield the entries of an `.index` file. With the log, each must point to the batch that ends with its offset."""
     before = (-1, -1)
     for at, (relative, position) in _entries(file, OFFSET_ENTRY):
@@ -239,7 +239,7 @@ def dump_offset_index(file: Readable, base_offset: int, log: Readable | None) ->
 
 
 def dump_time_index(
-    file: Readable, base_offset: int, log: Readable | None, index: Readable | None
+    file: DumpedFile, base_offset: int, log: DumpedFile | None, index: DumpedFile | None
 ) -> Iterator[Finding]:
     """Yield the entries of a `.timeindex` file. With the log, each must name a batch and its largest timestamp."""
     before = (-1, -1)
@@ -259,7 +259,9 @@ def dump_time_index(
     yield from _check_whole_entries(file, TIME_ENTRY)
 
 
-def _time_entry_problem(log: Readable, index: Readable | None, base_offset: int, timestamp: int, offset: int) -> str:
+def _time_entry_problem(
+    log: DumpedFile, index: DumpedFile | None, base_offset: int, timestamp: int, offset: int
+) -> str:
     position = _floor_position(index, offset - base_offset) if index is not None else 0
     while position < (end := log.size()):
         header, reason = _header_at(log, position, end)
@@ -275,7 +277,7 @@ def _time_entry_problem(log: Readable, index: Readable | None, base_offset: int,
     return f"the log ends before offset {offset}"
 
 
-def _floor_position(index: Readable, relative: int) -> int:
+def _floor_position(index: DumpedFile, relative: int) -> int:
     """The log position of the last entry at or before `relative`, by bisection; the bytes may be damaged."""
     low, high = 0, index.size() // OFFSET_ENTRY.size
     found = 0
@@ -292,7 +294,7 @@ def _floor_position(index: Readable, relative: int) -> int:
     return found
 
 
-def dump_aborted_transactions(file: Readable) -> Iterator[Finding]:
+def dump_aborted_transactions(file: DumpedFile) -> Iterator[Finding]:
     """Entries of a `.txnindex` file."""
     for at, (version, producer_id, first, last, stable) in _entries(file, ABORTED_ENTRY):
         if version != 0:
@@ -310,7 +312,7 @@ def dump_aborted_transactions(file: Readable) -> Iterator[Finding]:
     yield from _check_whole_entries(file, ABORTED_ENTRY)
 
 
-def _entries(file: Readable, entry: Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
+def _entries(file: DumpedFile, entry: Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
     at = 0
     step = _CHUNK_BYTES // entry.size * entry.size
     while data := file.read(at, step):
@@ -322,7 +324,7 @@ def _entries(file: Readable, entry: Struct) -> Iterator[tuple[int, tuple[int, ..
         at += step
 
 
-def _check_whole_entries(file: Readable, entry: Struct) -> Iterator[Finding]:
+def _check_whole_entries(file: DumpedFile, entry: Struct) -> Iterator[Finding]:
     if rest := file.size() % entry.size:
         yield problem(file.size() - rest, f"{rest} bytes after the last entry of {entry.size}")
 
@@ -330,7 +332,7 @@ def _check_whole_entries(file: Readable, entry: Struct) -> Iterator[Finding]:
 # -- small files ---------------------------------------------------------------------------------------------
 
 
-def dump_snapshot(file: Readable) -> Iterator[Finding]:
+def dump_snapshot(file: DumpedFile) -> Iterator[Finding]:
     """Yield the producers of a `.snapshot` file, even if the checksum does not match."""
     data = file.read(0, file.size())
     if len(data) < SNAPSHOT_HEAD.size:
@@ -368,7 +370,7 @@ def dump_snapshot(file: Readable) -> Iterator[Finding]:
         yield Finding("decided-transaction", end, decided._asdict())
 
 
-def dump_leader_epochs(file: Readable) -> Iterator[Finding]:
+def dump_leader_epochs(file: DumpedFile) -> Iterator[Finding]:
     """Yield the lines of a `leader-epoch-checkpoint`: version, number of entries, then epoch and first offset."""
     data = file.read(0, file.size())
     lines = data.split(b"\n")

@@ -40,7 +40,7 @@ class SyncedLog(Protocol):
     def take_offline(self, error: OSError) -> None: ...
 
 
-class Timers(Protocol):
+class LoopTimers(Protocol):
     """The part of an event loop that group commit needs."""
 
     def time(self) -> float: ...
@@ -67,7 +67,7 @@ class GroupCommit:
         self,
         call_soon: Callable[[Callable[[], None]], object],
         flusher: Flusher,
-        timers: Timers | None = None,
+        timers: LoopTimers | None = None,
     ) -> None:
         """Without timers, a postponed flush waits for the next request, and hanging flushes are not detected."""
         self._call_soon = call_soon

@@ -17,7 +17,7 @@ from penstock.cluster.peer_links import PeerLinks
 from penstock.cluster.quorum import Quorum
 from penstock.cluster.raft_driver import QuorumServer
 from penstock.cluster.raft_store import QuorumLane, RaftStore
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.net.connection import ConnectionLimits
 from penstock.net.listener import Listener, ListenerBounds
 from penstock.sim.machine.channel import SimSource
@@ -28,7 +28,7 @@ from support.worlds.peers import identity, introductions
 PORT = 9092
 DATA = "/data"
 CLUSTER = "a-cluster"
-SETTINGS = Settings(election_timeout_ms=1000, heartbeat_interval_ms=200, entries_kept_behind_snapshot=5)
+SETTINGS = RaftSettings(election_timeout_ms=1000, heartbeat_interval_ms=200, entries_kept_behind_snapshot=5)
 
 
 class History:

@@ -15,7 +15,7 @@ from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.core import RaftCore
 from penstock.core.raft.exchange import HardState, Input, Outcome, PersistDone, SnapshotReady, Stored
 from penstock.core.raft.messages import Entry, Message, Snapshot
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 
 
 class Disk:
@@ -81,7 +81,7 @@ class Write:
 
 
 class Server:
-    def __init__(self, node_id: NodeId, configuration: Configuration, settings: Settings, random: Random) -> None:
+    def __init__(self, node_id: NodeId, configuration: Configuration, settings: RaftSettings, random: Random) -> None:
         self.node_id = node_id
         self.disk = Disk()
         self._beginning = configuration

@@ -28,7 +28,7 @@ from penstock.core.raft.exchange import (
     TransferLeadership,
 )
 from penstock.core.raft.messages import Message, VoteResponse
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Role
 from support.raft.checker import Checker, Violation
 from support.raft.server import Server
@@ -54,7 +54,7 @@ class Weather:
     """How often a new leader reaches a few followers only, to begin with: Figure 8 is made of such leaders."""
     every_ms: tuple[int, int, int, int, int, int, int]
     """On average: proposals, crash, cut, snapshot, change of membership, transfer, false alarm."""
-    settings: Settings
+    settings: RaftSettings
 
     @staticmethod
     def of(random: Random) -> Weather:
@@ -78,7 +78,7 @@ class Weather:
                 choice([1500, 9000]),
                 choice([700, 9000]),
             ),
-            settings=Settings(
+            settings=RaftSettings(
                 election_timeout_ms=300,
                 heartbeat_interval_ms=60,
                 lost_leader_grace_ms=choice([0, 10, 90]),
@@ -102,7 +102,7 @@ FIGURE_8 = Weather(
     ambush=0.5,
     corner=0.8,
     every_ms=(40, 3000, 9000, 9000, 9000, 9000, 500),
-    settings=Settings(
+    settings=RaftSettings(
         election_timeout_ms=300,
         heartbeat_interval_ms=60,
         lost_leader_grace_ms=10,

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.ports.clock import Clock
-from penstock.replica.host import Host, Standing, Unheard
+from penstock.replica.host import BrokerStanding, Host, Unheard
 from penstock.replica.partition import Partition
 
-ALONE = Standing(lambda: -1, None)
+ALONE = BrokerStanding(lambda: -1, None)
 """A broker that leads for ever."""
 
 
 def lone_host(
     node_id: int,
     clock: Clock,
-    standing: Standing = ALONE,
+    standing: BrokerStanding = ALONE,
     broker_epoch_of: Callable[[int], int | None] = lambda _: None,
 ) -> Host:
     """That counts on nobody unless said otherwise. Nobody hears of its partitions."""

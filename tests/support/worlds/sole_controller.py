@@ -15,7 +15,7 @@ from penstock.cluster.running_config import RunningConfig
 from penstock.config.broker import BrokerConfig
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import ClusterCreated, encode_entry
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.ports.clock import Clock, Entropy
 from penstock.ports.disk import Disk
 from penstock.ports.workers import Workers
@@ -75,7 +75,7 @@ class SoleController:
         links = PeerLinks(loop, identity(node_id), CLUSTER_ID, {}, clock, Alone())
         self.quorum = Quorum(
             loop,
-            QuorumServer(node_id, {node_id: ("127.0.0.1", 9092)}, Settings(), 1 << 30, ""),
+            QuorumServer(node_id, {node_id: ("127.0.0.1", 9092)}, RaftSettings(), 1 << 30, ""),
             self.store,
             QuorumLane(commit, workers),
             links,

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.config.broker import BrokerConfig
 from penstock.config.gateway import CLOSED
-from penstock.node.health import BrokerHealth, health_of
+from penstock.node.health import NodeHealth, health_of
 from penstock.node.node import Node, no_supervisor
 from penstock.sim.cluster import SimCluster
 from penstock.sim.machine.world import SimWorld
@@ -19,7 +19,7 @@ async def test_a_broker_alone(tmp_path: Path) -> None:
     settings = {**CLOSED, "log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
     node = Node(BrokerConfig.load(None, settings)[0], no_supervisor)
     await node.start()
-    assert health_of(node) == BrokerHealth("", node.image.cluster_id, 1, node.config.node_id)
+    assert health_of(node) == NodeHealth("", node.image.cluster_id, 1, node.config.node_id)
     await node.stop()
     assert health_of(node).problem == "this broker is stopping"
 
@@ -36,7 +36,7 @@ def play(story: Callable[[SimWorld, SimCluster], Coroutine[Any, Any, None]]) -> 
         world.run(main(), timeout_s=600)
 
 
-def health(cluster: SimCluster, number: int) -> BrokerHealth:
+def health(cluster: SimCluster, number: int) -> NodeHealth:
     return health_of(cluster.nodes[number])
 
 

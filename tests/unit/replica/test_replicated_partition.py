@@ -18,7 +18,7 @@ from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica import isr
 from penstock.replica.divergence import batch_around_start, begin_below, truncation_point
-from penstock.replica.host import Standing
+from penstock.replica.host import BrokerStanding
 from penstock.replica.isr import IsrKeeper, change_of, consider_shrinking, go_on_without, take_answer
 from penstock.replica.partition import Partition
 from penstock.sim.machine.disk import SimDisk
@@ -62,7 +62,7 @@ class Replica:
         self.disk.sync_directory("")
         self.clock = Clock()
         self.alive = {1: 101, 2: 102, 3: 103}
-        self.host = lone_host(node_id, self.clock, Standing(lambda: self.alive[node_id], None), self.alive.get)
+        self.host = lone_host(node_id, self.clock, BrokerStanding(lambda: self.alive[node_id], None), self.alive.get)
         self.proposed: list[Partition] = []
         self.host.events = Listening(isr_proposed=self.proposed.append)
         log = Log.open(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from random import Random
 
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.node import membership
 from penstock.sim.broker import broker_config
 from penstock.sim.sizes import RAFT, SIZES, draw_sizes, shrunk
@@ -37,4 +37,4 @@ def test_each_is_smaller_for_a_while() -> None:
         made = membership._raft_settings(config)
         assert {name: getattr(made, name) for name in RAFT} == of_raft
     assert {place: _value(place) for place in SIZES} == usual
-    assert membership._raft_settings(config).max_append_bytes == Settings().max_append_bytes
+    assert membership._raft_settings(config).max_append_bytes == RaftSettings().max_append_bytes

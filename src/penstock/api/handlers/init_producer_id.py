@@ -15,8 +15,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.controller_protocols import ProducerIds
-from penstock.coordination.transactions import TransactionCoordinator
+from penstock.coordination.transactions import ProducerIds, TransactionCoordinator
 from penstock.core.txn.exchange import InitRequest
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

@@ -2,7 +2,7 @@
 
 A step checks terms, looks up the reaction in the table (`states.REACTIONS`) and calls the rule. Then it adds
 what follows every step: a leader sends what it can, writes get a number, the next deadline is set. The rules
-are in `election`, `replication`, `snapshots`, `membership` and `transfer`; the state is `node.Node`.
+are in `election`, `replication`, `snapshots`, `membership` and `transfer`; the state is `node.RaftNode`.
 Nothing here awaits, opens, sleeps, reads a clock or rolls dice: time and randomness are arguments. A step that
 raises may have changed memory; the caller must create a new core from what is stored.
 """
@@ -32,8 +32,8 @@ from penstock.core.raft.messages import (
     PreVoteResponse,
     RequestVote,
 )
-from penstock.core.raft.node import Node
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.node import RaftNode
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Move, Reaction, Role, reaction_of
 from penstock.core.raft.terms import is_plausible
 from penstock.ports.clock import Chance
@@ -70,13 +70,13 @@ class RaftCore:
         self,
         node_id: NodeId,
         configuration: Configuration,
-        settings: Settings,
+        settings: RaftSettings,
         random: Chance,
         stored: Stored | None = None,
     ) -> None:
         self._stored: Stored | None = stored or Stored()
         """The stored state, until the first step."""
-        self.node = Node(node_id, configuration, settings, random, self._stored)
+        self.node = RaftNode(node_id, configuration, settings, random, self._stored)
 
     # ---- queries
 
@@ -194,11 +194,11 @@ def _speaks_of_the_future(message: Message) -> bool:
 # ---- reactions
 
 
-def _ignore(_: Node, __: object) -> None:
+def _ignore(_: RaftNode, __: object) -> None:
     pass
 
 
-def _refuse(node: Node, fact: Propose | ChangeMembership | TransferLeadership) -> None:
+def _refuse(node: RaftNode, fact: Propose | ChangeMembership | TransferLeadership) -> None:
     if isinstance(fact, Propose):
         for proposal in fact.proposals:
             node.refuse(proposal.token, Refusal.NOT_LEADER)
@@ -206,7 +206,7 @@ def _refuse(node: Node, fact: Propose | ChangeMembership | TransferLeadership) -
         node.refuse(fact.token, Refusal.NOT_LEADER)
 
 
-_RULES: Final[dict[Reaction, Callable[[Node, Any], None]]] = {
+_RULES: Final[dict[Reaction, Callable[[RaftNode, Any], None]]] = {
     Reaction.IGNORE: _ignore,
     Reaction.REFUSE: _refuse,
     Reaction.CHECK_LEADER: election.check_leader,

@@ -14,11 +14,11 @@ from penstock.core.raft import replication
 from penstock.core.raft.configuration import NodeId
 from penstock.core.raft.exchange import PeerLost, PersistDone, Tick
 from penstock.core.raft.messages import PreVote, PreVoteResponse, RequestVote, TimeoutNow, VoteResponse
-from penstock.core.raft.node import Node
+from penstock.core.raft.node import RaftNode
 from penstock.core.raft.states import Move, Role
 
 
-def check_leader(node: Node, _: Tick) -> None:
+def check_leader(node: RaftNode, _: Tick) -> None:
     if node.election_deadline_ms is None or node.now_ms < node.election_deadline_ms:
         return
     if node.may_campaign:
@@ -28,7 +28,7 @@ def check_leader(node: Node, _: Tick) -> None:
         node.election_deadline_ms = None
 
 
-def doubt_leader(node: Node, lost: PeerLost) -> None:
+def doubt_leader(node: RaftNode, lost: PeerLost) -> None:
     if lost.peer != node.leader or node.election_deadline_ms is None:
         return
     node.is_leader_lost = True
@@ -40,7 +40,7 @@ def doubt_leader(node: Node, lost: PeerLost) -> None:
 # ---- requests
 
 
-def begin_pre_vote(node: Node) -> None:
+def begin_pre_vote(node: RaftNode) -> None:
     node.move(Move.SUSPECT, leader=None)
     node.restart_retry_timer()
     node.attempts += 1
@@ -50,7 +50,7 @@ def begin_pre_vote(node: Node) -> None:
     _count_pre_vote_of(node, node.node_id)
 
 
-def campaign(node: Node, *, is_transfer: bool = False) -> None:
+def campaign(node: RaftNode, *, is_transfer: bool = False) -> None:
     node.move(Move.CAMPAIGN, leader=None)
     node.enter_term(node.term + 1, voted_for=node.node_id)
     node.ballot_generation = node.generation + 1
@@ -60,26 +60,26 @@ def campaign(node: Node, *, is_transfer: bool = False) -> None:
         node.outcome.send_after_persist.append(ask)
 
 
-def campaign_now(node: Node, order: TimeoutNow) -> None:
+def campaign_now(node: RaftNode, order: TimeoutNow) -> None:
     if node.is_voter and node.may_campaign:
         campaign(node, is_transfer=True)
 
 
-def _other_voters(node: Node) -> list[NodeId]:
+def _other_voters(node: RaftNode) -> list[NodeId]:
     return [voter for voter in node.configuration.voters if voter != node.node_id]
 
 
 # ---- answers
 
 
-def weigh_pre_vote(node: Node, ask: PreVote) -> None:
+def weigh_pre_vote(node: RaftNode, ask: PreVote) -> None:
     is_protected = node.protects_leader_from(ask.sender)
     granted = ask.term > node.term and not is_protected and _may_win(node, ask)
     term = ask.term if granted else node.term
     node.outcome.send_now.append(PreVoteResponse(node.node_id, ask.sender, term, granted))
 
 
-def request_vote(node: Node, ask: RequestVote) -> None:
+def request_vote(node: RaftNode, ask: RequestVote) -> None:
     """Vote once per term, for a candidate whose log is at least as up to date."""
     granted = is_vote_free(node, ask.sender) and _may_win(node, ask)
     if granted:
@@ -89,45 +89,45 @@ def request_vote(node: Node, ask: RequestVote) -> None:
     answer_vote(node, ask, granted)
 
 
-def _may_win(node: Node, ask: PreVote | RequestVote) -> bool:
+def _may_win(node: RaftNode, ask: PreVote | RequestVote) -> bool:
     return node.may_vote_for(ask.last_index) and node.log.is_at_most(ask.last_index, ask.last_term)
 
 
-def is_vote_free(node: Node, candidate: NodeId) -> bool:
+def is_vote_free(node: RaftNode, candidate: NodeId) -> bool:
     """If the term already has a leader, refuse."""
     return node.voted_for == candidate or (node.voted_for is None and node.leader is None)
 
 
-def answer_vote(node: Node, ask: RequestVote, granted: bool) -> None:
+def answer_vote(node: RaftNode, ask: RequestVote, granted: bool) -> None:
     node.outcome.send_after_persist.append(VoteResponse(node.node_id, ask.sender, node.term, granted))
 
 
 # ---- counting
 
 
-def count_pre_vote(node: Node, answer: PreVoteResponse) -> None:
+def count_pre_vote(node: RaftNode, answer: PreVoteResponse) -> None:
     if answer.granted and answer.term == node.term + 1:
         _count_pre_vote_of(node, answer.sender)
 
 
-def _count_pre_vote_of(node: Node, voter: NodeId) -> None:
+def _count_pre_vote_of(node: RaftNode, voter: NodeId) -> None:
     node.ballots.add(voter)
     if node.configuration.is_majority(node.ballots):
         campaign(node)
 
 
-def count_vote(node: Node, answer: VoteResponse) -> None:
+def count_vote(node: RaftNode, answer: VoteResponse) -> None:
     if answer.granted:
         _count_vote_of(node, answer.sender)
 
 
-def count_own_vote(node: Node, done: PersistDone) -> None:
+def count_own_vote(node: RaftNode, done: PersistDone) -> None:
     node.log.end_write(done.generation)
     if done.generation >= node.ballot_generation:
         _count_vote_of(node, node.node_id)
 
 
-def _count_vote_of(node: Node, voter: NodeId) -> None:
+def _count_vote_of(node: RaftNode, voter: NodeId) -> None:
     node.ballots.add(voter)
     if node.configuration.is_majority(node.ballots):
         node.move(Move.WIN, leader=node.node_id)

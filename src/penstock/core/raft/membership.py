@@ -12,11 +12,11 @@ from penstock.core.raft import replication
 from penstock.core.raft.configuration import Configuration, NodeId
 from penstock.core.raft.exchange import Accepted, Change, ChangeMembership, Refusal
 from penstock.core.raft.messages import EntryKind
-from penstock.core.raft.node import Node
-from penstock.core.raft.progress import Pace
+from penstock.core.raft.node import RaftNode
+from penstock.core.raft.progress import SendingPace
 
 
-def change_membership(node: Node, fact: ChangeMembership) -> None:
+def change_membership(node: RaftNode, fact: ChangeMembership) -> None:
     refusal = _why_not_now(node) or _why_not(node, fact.change, fact.node)
     if refusal is not None:
         node.refuse(fact.token, refusal)
@@ -37,7 +37,7 @@ def changed(configuration: Configuration, change: Change, node: NodeId) -> Confi
     return Configuration(voters, observers)
 
 
-def _why_not_now(node: Node) -> Refusal | None:
+def _why_not_now(node: RaftNode) -> Refusal | None:
     if node.transfer_to is not None:
         return Refusal.TRANSFERRING
     if node.configurations.latest_index > node.log.commit_index:
@@ -47,7 +47,7 @@ def _why_not_now(node: Node) -> Refusal | None:
     return None
 
 
-def _why_not(node: Node, change: Change, target: NodeId) -> Refusal | None:
+def _why_not(node: RaftNode, change: Change, target: NodeId) -> Refusal | None:
     configuration = node.configuration
     if change is Change.ADD_OBSERVER:
         return Refusal.ALREADY_A_MEMBER if target in configuration.members else None
@@ -62,8 +62,8 @@ def _why_not(node: Node, change: Change, target: NodeId) -> Refusal | None:
     return None
 
 
-def _has_caught_up(node: Node, observer: NodeId) -> bool:
+def _has_caught_up(node: RaftNode, observer: NodeId) -> bool:
     progress = node.followers.get(observer)
-    if progress is None or progress.pace is not Pace.REPLICATE:
+    if progress is None or progress.pace is not SendingPace.REPLICATE:
         return False
     return node.log.last_index - progress.match_index <= node.settings.catch_up_entries

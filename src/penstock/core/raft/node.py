@@ -1,7 +1,7 @@
 """The state of one server, as in the paper's Figure 2, and the operations that change it.
 
 Everything that must reach the disk goes through here, so that memory and `Outcome` agree. The rules of
-elections, replication, snapshots and membership are in their own modules and take a `Node`. Time (`now_ms`)
+elections, replication, snapshots and membership are in their own modules and take a `RaftNode`. Time (`now_ms`)
 and randomness (`random`) are arguments.
 """
 
@@ -12,15 +12,15 @@ from penstock.core.raft.exchange import HardState, Leadership, Outcome, Refusal,
 from penstock.core.raft.log import RaftLog, continues
 from penstock.core.raft.messages import Entry, EntryKind, Snapshot
 from penstock.core.raft.progress import Progress
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import ImpossibleMessage, Move, Role, moved
 from penstock.core.raft.terms import LAST_TERM
 from penstock.ports.clock import Chance
 
 
-class Node:
+class RaftNode:
     def __init__(
-        self, node_id: NodeId, configuration: Configuration, settings: Settings, random: Chance, stored: Stored
+        self, node_id: NodeId, configuration: Configuration, settings: RaftSettings, random: Chance, stored: Stored
     ) -> None:
         self.node_id = node_id
         self.settings = settings

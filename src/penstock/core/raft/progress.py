@@ -14,10 +14,10 @@ from enum import Enum
 
 from penstock.core.raft.configuration import NodeId
 from penstock.core.raft.messages import Entry, Snapshot
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 
 
-class Pace(Enum):
+class SendingPace(Enum):
     PROBE = "probe"
     REPLICATE = "replicate"
     SNAPSHOT = "snapshot"
@@ -40,12 +40,12 @@ class Progress:
         "snapshot_offset",
     )
 
-    def __init__(self, peer: NodeId, settings: Settings, next_index: int, now_ms: int) -> None:
+    def __init__(self, peer: NodeId, settings: RaftSettings, next_index: int, now_ms: int) -> None:
         self.peer = peer
         self._settings = settings
         self.match_index = 0
         self.next_index = next_index
-        self.pace = Pace.PROBE
+        self.pace = SendingPace.PROBE
         self.is_waiting = False
         """A probe or a chunk is in flight: send nothing more."""
         self.commit_sent = 0
@@ -59,13 +59,13 @@ class Progress:
 
     @property
     def may_send(self) -> bool:
-        if self.pace is not Pace.REPLICATE:
+        if self.pace is not SendingPace.REPLICATE:
             return not self.is_waiting
         within_bytes = self._inflight_bytes < self._settings.max_inflight_bytes
         return within_bytes and len(self._inflight) < self._settings.max_inflight_messages
 
     def sent(self, entries: tuple[Entry, ...]) -> None:
-        if self.pace is Pace.PROBE:
+        if self.pace is SendingPace.PROBE:
             self.is_waiting = True
         elif entries:
             size = sum(entry.size_bytes for entry in entries)
@@ -80,15 +80,15 @@ class Progress:
         while self._inflight and self._inflight[0][0] <= self.match_index:
             self._inflight_bytes -= self._inflight.popleft()[1]
         needed = base_index if self.snapshot is None else min(self.snapshot.index, base_index)
-        if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and self.match_index >= needed):
-            self._enter(Pace.REPLICATE)
+        if self.pace is SendingPace.PROBE or (self.pace is SendingPace.SNAPSHOT and self.match_index >= needed):
+            self._enter(SendingPace.REPLICATE)
             self.next_index = self.match_index + 1
 
     def is_stale_refusal(self, prev_index: int) -> bool:
         """The answer is to an append older than what is known now."""
-        if self.pace is Pace.REPLICATE:
+        if self.pace is SendingPace.REPLICATE:
             return prev_index <= self.match_index
-        return self.pace is Pace.SNAPSHOT or prev_index != self.next_index - 1
+        return self.pace is SendingPace.SNAPSHOT or prev_index != self.next_index - 1
 
     def refused(self, prev_index: int, next_index: int) -> None:
         """The logs differ before `prev_index` and may agree before `next_index`."""
@@ -97,14 +97,14 @@ class Progress:
         self.probe_from(next_index)
 
     def probe_from(self, next_index: int) -> None:
-        self._enter(Pace.PROBE)
+        self._enter(SendingPace.PROBE)
         self.next_index = max(next_index, self.match_index + 1)
 
     def begin_snapshot(self, snapshot: Snapshot) -> None:
-        self._enter(Pace.SNAPSHOT)
+        self._enter(SendingPace.SNAPSHOT)
         self.snapshot = snapshot
 
-    def _enter(self, pace: Pace) -> None:
+    def _enter(self, pace: SendingPace) -> None:
         self.pace = pace
         self.is_waiting = False
         self.snapshot = None

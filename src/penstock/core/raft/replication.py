@@ -11,14 +11,14 @@ from __future__ import annotations
 from penstock.core.raft import snapshots, transfer
 from penstock.core.raft.exchange import Accepted, PeerBack, PeerLost, PersistDone, Propose, Refusal, Tick
 from penstock.core.raft.messages import AppendEntries, AppendResponse, Entry, EntryKind
-from penstock.core.raft.node import Node
-from penstock.core.raft.progress import Pace, Progress
+from penstock.core.raft.node import RaftNode
+from penstock.core.raft.progress import Progress, SendingPace
 from penstock.core.raft.states import Move
 
 # ---- the leader
 
 
-def begin_term(node: Node) -> None:
+def begin_term(node: RaftNode) -> None:
     node.heartbeat_deadline_ms = node.now_ms + node.settings.heartbeat_interval_ms
     node.uncommitted_bytes = 0
     node.attempts = 0
@@ -26,7 +26,7 @@ def begin_term(node: Node) -> None:
     append_own(node, EntryKind.NO_OP, b"")
 
 
-def follow_configuration(node: Node) -> None:
+def follow_configuration(node: RaftNode) -> None:
     """One progress for each other member; new members are probed from the end of the log."""
     next_index = node.log.last_index + 1
     node.followers = {
@@ -36,14 +36,14 @@ def follow_configuration(node: Node) -> None:
     }
 
 
-def append_own(node: Node, kind: EntryKind, data: bytes) -> Entry:
+def append_own(node: RaftNode, kind: EntryKind, data: bytes) -> Entry:
     entry = Entry(node.log.last_index + 1, node.term, kind, data)
     node.append([entry])
     node.uncommitted_bytes += entry.size_bytes
     return entry
 
 
-def propose(node: Node, fact: Propose) -> None:
+def propose(node: RaftNode, fact: Propose) -> None:
     for proposal in fact.proposals:
         if node.transfer_to is not None:
             node.refuse(proposal.token, Refusal.TRANSFERRING)
@@ -54,7 +54,7 @@ def propose(node: Node, fact: Propose) -> None:
             node.outcome.accepted.append(Accepted(proposal.token, entry.index, entry.term))
 
 
-def lead(node: Node, _: Tick) -> None:
+def lead(node: RaftNode, _: Tick) -> None:
     if node.now_ms >= quorum_deadline_ms(node):
         step_down(node)
         return
@@ -65,44 +65,44 @@ def lead(node: Node, _: Tick) -> None:
             _heartbeat(node, progress)
 
 
-def quorum_deadline_ms(node: Node) -> int:
+def quorum_deadline_ms(node: RaftNode) -> int:
     """The moment when a majority has been silent for an election timeout."""
     heard_ms = {peer: progress.heard_ms for peer, progress in node.followers.items()}
     heard_ms[node.node_id] = node.now_ms
     return node.configuration.quorum_value(heard_ms) + node.settings.election_timeout_ms
 
 
-def step_down(node: Node) -> None:
+def step_down(node: RaftNode) -> None:
     node.move(Move.FOLLOW, leader=None)
     node.restart_election_timer()
 
 
-def _heartbeat(node: Node, progress: Progress) -> None:
+def _heartbeat(node: RaftNode, progress: Progress) -> None:
     """Treat a probe or chunk in flight as lost and send it again. Otherwise send an empty append."""
     progress.is_waiting = False
-    if progress.pace is Pace.REPLICATE:
+    if progress.pace is SendingPace.REPLICATE:
         _send_append(node, progress, ())
-    elif progress.pace is Pace.PROBE:
+    elif progress.pace is SendingPace.PROBE:
         _send_more(node, progress)
     else:
         snapshots.send_chunk(node, progress)
 
 
-def replicate(node: Node) -> None:
+def replicate(node: RaftNode) -> None:
     """Send every follower what it lacks and may get: entries, commit indexes, chunks of a snapshot."""
     for progress in node.followers.values():
         while progress.may_send and _is_behind(node, progress):
             _send_more(node, progress)
 
 
-def _is_behind(node: Node, progress: Progress) -> bool:
-    if progress.pace is Pace.SNAPSHOT or progress.next_index <= node.log.last_index:
+def _is_behind(node: RaftNode, progress: Progress) -> bool:
+    if progress.pace is SendingPace.SNAPSHOT or progress.next_index <= node.log.last_index:
         return True
     return progress.commit_sent < node.log.commit_index
 
 
-def _send_more(node: Node, progress: Progress) -> None:
-    if progress.pace is Pace.SNAPSHOT:
+def _send_more(node: RaftNode, progress: Progress) -> None:
+    if progress.pace is SendingPace.SNAPSHOT:
         snapshots.send_chunk(node, progress)
     elif node.log.term_at(progress.next_index - 1) is None:
         progress.begin_snapshot(node.snapshot)
@@ -111,7 +111,7 @@ def _send_more(node: Node, progress: Progress) -> None:
         _send_append(node, progress, node.log.batch_from(progress.next_index, node.settings.max_append_bytes))
 
 
-def _send_append(node: Node, progress: Progress, entries: tuple[Entry, ...]) -> None:
+def _send_append(node: RaftNode, progress: Progress, entries: tuple[Entry, ...]) -> None:
     prev_index = progress.next_index - 1
     prev_term = node.log.term_at(prev_index)
     if prev_term is None:  # compacted while appends were in flight
@@ -125,7 +125,7 @@ def _send_append(node: Node, progress: Progress, entries: tuple[Entry, ...]) -> 
     progress.sent(entries)
 
 
-def append_response(node: Node, answer: AppendResponse) -> None:
+def append_response(node: RaftNode, answer: AppendResponse) -> None:
     progress = node.followers.get(answer.sender)
     if progress is None:
         return
@@ -141,12 +141,12 @@ def append_response(node: Node, answer: AppendResponse) -> None:
         progress.refused(answer.prev_index, node.log.next_after_conflict(*conflict, answer.prev_index))
 
 
-def count_own_log(node: Node, done: PersistDone) -> None:
+def count_own_log(node: RaftNode, done: PersistDone) -> None:
     node.log.end_write(done.generation)
     advance_commit(node)
 
 
-def advance_commit(node: Node) -> None:
+def advance_commit(node: RaftNode) -> None:
     match = {peer: progress.match_index for peer, progress in node.followers.items()}
     match[node.node_id] = node.log.stable_index
     index = node.configuration.quorum_value(match)
@@ -162,18 +162,18 @@ def advance_commit(node: Node) -> None:
         step_down(node)
 
 
-def may_commit_by_counting(node: Node, index: int) -> bool:
+def may_commit_by_counting(node: RaftNode, index: int) -> bool:
     """Figure 8: an entry of an older term on a majority can still be replaced."""
     return node.log.term_at(index) == node.term
 
 
-def probe_later(node: Node, lost: PeerLost) -> None:
+def probe_later(node: RaftNode, lost: PeerLost) -> None:
     if (progress := node.followers.get(lost.peer)) is not None:
         progress.probe_from(progress.match_index + 1)
         progress.is_waiting = True
 
 
-def probe_now(node: Node, back: PeerBack) -> None:
+def probe_now(node: RaftNode, back: PeerBack) -> None:
     if (progress := node.followers.get(back.peer)) is not None:
         progress.probe_from(progress.match_index + 1)
         _send_more(node, progress)
@@ -182,7 +182,7 @@ def probe_now(node: Node, back: PeerBack) -> None:
 # ---- the follower
 
 
-def append_entries(node: Node, append: AppendEntries) -> None:
+def append_entries(node: RaftNode, append: AppendEntries) -> None:
     node.follow(append.sender)
     log = node.log
     prev_index = append.prev_index
@@ -202,14 +202,14 @@ def append_entries(node: Node, append: AppendEntries) -> None:
     node.outcome.send_after_persist.append(answer)
 
 
-def _shows_all_committed(node: Node, append: AppendEntries) -> bool:
+def _shows_all_committed(node: RaftNode, append: AppendEntries) -> bool:
     """Whether this disk has everything ever committed. A leader knows that once it has committed an entry of
     its own term."""
     commit_index = append.commit_index
     return commit_index <= node.log.stable_index and node.log.term_at(commit_index) == append.term
 
 
-def append_missing(node: Node, entries: tuple[Entry, ...]) -> None:
+def append_missing(node: RaftNode, entries: tuple[Entry, ...]) -> None:
     """Keep existing entries, because the message may be old; truncate at the first difference."""
     position = node.log.first_difference(entries)
     if position is None:
@@ -219,14 +219,14 @@ def append_missing(node: Node, entries: tuple[Entry, ...]) -> None:
     node.append(list(entries[position:]))
 
 
-def note_stable(node: Node, done: PersistDone) -> None:
+def note_stable(node: RaftNode, done: PersistDone) -> None:
     node.log.end_write(done.generation)
 
 
-def refuse_stale_append(node: Node, append: AppendEntries) -> None:
+def refuse_stale_append(node: RaftNode, append: AppendEntries) -> None:
     """Tell a former leader, through the term of the answer, that its term is over."""
     node.outcome.send_now.append(AppendResponse(*_back_to(node, append), False, append.prev_index))
 
 
-def _back_to(node: Node, append: AppendEntries) -> tuple[int, int, int]:
+def _back_to(node: RaftNode, append: AppendEntries) -> tuple[int, int, int]:
     return node.node_id, append.sender, node.term

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RaftSettings:
     election_timeout_ms: int = 1000
     """A silent leader is suspected after this time plus a random time of up to the same length."""
     heartbeat_interval_ms: int = 150

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from penstock.core.raft.exchange import SnapshotReady
 from penstock.core.raft.messages import AppendResponse, InstallSnapshot, Snapshot, SnapshotResponse
-from penstock.core.raft.node import Node
+from penstock.core.raft.node import RaftNode
 from penstock.core.raft.progress import Progress
 
 
-def compact(node: Node, ready: SnapshotReady) -> None:
+def compact(node: RaftNode, ready: SnapshotReady) -> None:
     """Ignore a snapshot that is older than the current one or not committed here."""
     if not node.snapshot.index < ready.index <= node.log.commit_index:
         return
@@ -29,7 +29,7 @@ def compact(node: Node, ready: SnapshotReady) -> None:
 # ---- the leader
 
 
-def send_chunk(node: Node, progress: Progress) -> None:
+def send_chunk(node: RaftNode, progress: Progress) -> None:
     snapshot, offset = progress.snapshot, progress.snapshot_offset
     assert snapshot is not None
     end = offset + node.settings.snapshot_chunk_bytes
@@ -48,7 +48,7 @@ def send_chunk(node: Node, progress: Progress) -> None:
     progress.is_waiting = True
 
 
-def continue_snapshot(node: Node, answer: SnapshotResponse) -> None:
+def continue_snapshot(node: RaftNode, answer: SnapshotResponse) -> None:
     progress = node.followers.get(answer.sender)
     if progress is None:
         return
@@ -61,7 +61,7 @@ def continue_snapshot(node: Node, answer: SnapshotResponse) -> None:
 # ---- the follower
 
 
-def install_snapshot(node: Node, chunk: InstallSnapshot) -> None:
+def install_snapshot(node: RaftNode, chunk: InstallSnapshot) -> None:
     node.follow(chunk.sender)
     if chunk.snapshot_index <= node.log.commit_index:
         _acknowledge(node, chunk)
@@ -78,7 +78,7 @@ def install_snapshot(node: Node, chunk: InstallSnapshot) -> None:
     node.outcome.send_now.append(answer)
 
 
-def _incoming(node: Node, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
+def _incoming(node: RaftNode, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
     """A chunk of another snapshot starts a new buffer."""
     head = Snapshot(chunk.snapshot_index, chunk.snapshot_term, chunk.configuration)
     if node.incoming is None or node.incoming[0] != head:
@@ -86,7 +86,7 @@ def _incoming(node: Node, chunk: InstallSnapshot) -> tuple[Snapshot, bytearray]:
     return node.incoming
 
 
-def _install(node: Node, snapshot: Snapshot) -> None:
+def _install(node: RaftNode, snapshot: Snapshot) -> None:
     """A log that contains the snapshot's last entry is correct up to there and only needs a commit."""
     if node.log.term_at(snapshot.index) == snapshot.term:
         node.commit_to(snapshot.index)
@@ -94,12 +94,12 @@ def _install(node: Node, snapshot: Snapshot) -> None:
         node.restore(snapshot)
 
 
-def _acknowledge(node: Node, chunk: InstallSnapshot) -> None:
+def _acknowledge(node: RaftNode, chunk: InstallSnapshot) -> None:
     commit_index = node.log.commit_index
     answer = AppendResponse(node.node_id, chunk.sender, node.term, True, commit_index, match_index=commit_index)
     node.outcome.send_after_persist.append(answer)
 
 
-def refuse_stale_chunk(node: Node, chunk: InstallSnapshot) -> None:
+def refuse_stale_chunk(node: RaftNode, chunk: InstallSnapshot) -> None:
     """Tell a former leader, through the term of the answer, that its term is over."""
     node.outcome.send_now.append(SnapshotResponse(node.node_id, chunk.sender, node.term, chunk.snapshot_index, 0))

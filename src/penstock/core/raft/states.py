@@ -12,7 +12,7 @@ server's own term*; `core.RaftCore` handles older and newer terms before. A pair
 error. Only a second leader of the same term could cause the pairs missing in `REACTIONS`, so they mean that safety
 is already lost.
 An observer is a follower that is not a voter in the configuration: it has no role of its own. A voter whose removal
-is not committed yet may campaign and lead until it is (`node.Node.may_campaign`).
+is not committed yet may campaign and lead until it is (`node.RaftNode.may_campaign`).
 """
 
 from __future__ import annotations

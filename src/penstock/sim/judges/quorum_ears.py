@@ -15,7 +15,7 @@ from penstock.cluster.raft_driver import RaftDriver
 from penstock.core.raft.configuration import Configuration
 from penstock.core.raft.exchange import Leadership
 from penstock.core.raft.messages import Entry, EntryKind, Message, RequestVote, VoteResponse
-from penstock.core.raft.node import Node
+from penstock.core.raft.node import RaftNode
 from penstock.core.raft.states import Role
 from penstock.sim.checks.platter import PlatterChecker
 from penstock.sim.checks.quorum import QuorumChecker
@@ -124,7 +124,7 @@ class QuorumEars:
         return overheard
 
     def _overhear_campaign(self, campaign: Any) -> Any:
-        def overheard(node: Node, **named: Any) -> None:
+        def overheard(node: RaftNode, **named: Any) -> None:
             with self._judging.judging():
                 self.quorum.campaigns(self._speaker(), node.term + 1, self._cluster.world.loop.world_time())
             campaign(node, **named)

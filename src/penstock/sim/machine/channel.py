@@ -147,7 +147,7 @@ class SimChannel:
 
 
 class SimSource:
-    """A `net.accepting.Source`: connections that come from the simulated network."""
+    """A `net.accepting.ConnectionSource`: connections that come from the simulated network."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, bound: SimListening) -> None:
         self._loop = loop

@@ -147,7 +147,7 @@ def _votes_at_once(original: Any) -> Any:
 def _believes_one_reader(original: Any) -> Any:
     async def ask(*_: Any) -> Any:
         module = import_module("penstock.replica.second_opinion")
-        return module.Opinion(module.Verdict.DAMAGED)
+        return module.Opinion(module.Judgement.DAMAGED)
 
     return ask
 
@@ -318,7 +318,7 @@ ERROR_BUGS = (
         "votes-emptied",
         "a voter that has lost its votes and its log votes at once",
         "an emptied voter does not vote before it has caught up",
-        (("penstock.core.raft.node:Node.may_vote_for", _votes_at_once),),
+        (("penstock.core.raft.node:RaftNode.may_vote_for", _votes_at_once),),
     ),
     Bug(
         "gives-a-vote-again",

@@ -48,7 +48,7 @@ from penstock.core.raft.messages import (
     SnapshotResponse,
     VoteResponse,
 )
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Role
 from support.raft.server import Disk, Server
 
@@ -59,7 +59,7 @@ _MOST_MESSAGES = 10_000  # until everything has settled
 class Script:
     def __init__(self) -> None:
         self.now_ms = 0
-        self._settings = Settings()
+        self._settings = RaftSettings()
         self._servers: dict[NodeId, Server] = {}
         self._network: deque[Message] = deque()
         self._cuts: set[tuple[NodeId, NodeId]] = set()
@@ -87,7 +87,9 @@ class Script:
     # ---- commands
 
     def do_settings(self, *pairs: str) -> None:
-        self._settings = Settings(**{name: int(value) for name, _, value in (pair.partition("=") for pair in pairs)})
+        self._settings = RaftSettings(
+            **{name: int(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+        )
 
     def do_cluster(self, *names: str) -> None:
         split = names.index("spare") if "spare" in names else len(names)

@@ -31,19 +31,21 @@ from penstock.core.raft.messages import (
     Snapshot,
     VoteResponse,
 )
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Role
 
 VOTERS = Configuration((1, 2, 3))
 
 
-def server(settings: Settings | None = None, stored: Stored | None = None, voters: Configuration = VOTERS) -> RaftCore:
-    core = RaftCore(1, voters, settings or Settings(), Random(1), stored)
+def server(
+    settings: RaftSettings | None = None, stored: Stored | None = None, voters: Configuration = VOTERS
+) -> RaftCore:
+    core = RaftCore(1, voters, settings or RaftSettings(), Random(1), stored)
     core.step(Tick(), 0)
     return core
 
 
-def leader(settings: Settings | None = None) -> RaftCore:
+def leader(settings: RaftSettings | None = None) -> RaftCore:
     """Of term 1, at 2000 ms; its no-op is stable with it and with 2."""
     core = server(settings)
     core.step(Tick(), 2000)
@@ -65,7 +67,7 @@ def appended(*terms: int, prev: tuple[int, int] = (0, 0), term: int = 1, commit:
 
 
 def test_a_single_voter_leads_as_soon_as_its_disk_allows() -> None:
-    core = RaftCore(1, Configuration((1,)), Settings(), Random(1))
+    core = RaftCore(1, Configuration((1,)), RaftSettings(), Random(1))
     first = core.step(Tick(), 0)
     assert first.hard_state == HardState(1, 1)
     assert core.get_leader() is None
@@ -77,7 +79,7 @@ def test_a_single_voter_leads_as_soon_as_its_disk_allows() -> None:
 
 
 def test_a_single_voter_that_hears_of_a_newer_term_while_it_waits_for_its_vote_campaigns_again() -> None:
-    core = RaftCore(1, Configuration((1,), (2, 3)), Settings(), Random(1))
+    core = RaftCore(1, Configuration((1,), (2, 3)), RaftSettings(), Random(1))
     core.step(PersistDone(core.step(Tick(), 0).generation), 1)
     assert core.get_leader() == 1
     core.step(Received(AppendResponse(2, 1, 3, False, 0)), 2)
@@ -160,7 +162,7 @@ def test_commits_do_not_go_beyond_what_matches() -> None:
 
 
 def test_a_lost_leader_is_suspected_after_the_grace() -> None:
-    settings = Settings(lost_leader_grace_ms=300)
+    settings = RaftSettings(lost_leader_grace_ms=300)
     core = server(settings)
     before = core.append_entries(appended(1), 100).next_deadline_ms
     lost = core.step(PeerLost(2), 110).next_deadline_ms
@@ -213,7 +215,7 @@ def test_time_does_not_run_backwards() -> None:
 
 
 def test_proposals_beyond_the_bound_are_refused() -> None:
-    core = leader(Settings(max_uncommitted_bytes=50))
+    core = leader(RaftSettings(max_uncommitted_bytes=50))
     outcome = core.step(Propose(tuple(Proposal(token, b"x" * 30) for token in range(3))), 2001)
     assert [each.token for each in outcome.accepted] == [0]
     assert [(each.token, each.refusal) for each in outcome.refused] == [
@@ -226,7 +228,7 @@ def test_proposals_beyond_the_bound_are_refused() -> None:
 
 
 def test_a_follower_is_sent_no_more_than_the_bound() -> None:
-    core = leader(Settings(max_append_bytes=1, max_inflight_messages=2))
+    core = leader(RaftSettings(max_append_bytes=1, max_inflight_messages=2))
     outcome = core.step(Propose(tuple(Proposal(token, b"x") for token in range(5))), 2001)
     sent = [message for message in outcome.send_now if isinstance(message, AppendEntries) and message.recipient == 2]
     assert [message.entries[0].index for message in sent] == [2, 3]
@@ -254,7 +256,7 @@ def test_a_restart_goes_on_from_what_is_stored() -> None:
 
 def test_leftovers_of_a_replaced_log_are_truncated_again() -> None:
     old = tuple(Entry(index, 1, EntryKind.DATA) for index in (1, 2, 3))
-    core = RaftCore(1, VOTERS, Settings(), Random(1), Stored(HardState(4, None), Snapshot(9, 3, VOTERS, b"s"), old))
+    core = RaftCore(1, VOTERS, RaftSettings(), Random(1), Stored(HardState(4, None), Snapshot(9, 3, VOTERS, b"s"), old))
     assert core.step(Tick(), 0).truncate_from == 1
     assert core.step(Tick(), 1).truncate_from is None
 
@@ -283,7 +285,7 @@ def test_the_status_of_a_leader_has_its_replicas() -> None:
 
 
 def test_a_split_vote_is_tried_again_soon_and_later_each_time() -> None:
-    settings = Settings(election_timeout_ms=1000, election_retry_ms=100)
+    settings = RaftSettings(election_timeout_ms=1000, election_retry_ms=100)
     core = server(settings)
     now_ms, pauses = 2000, []
     for _ in range(8):
@@ -300,7 +302,7 @@ def test_a_split_vote_is_tried_again_soon_and_later_each_time() -> None:
 
 
 def test_a_server_that_starts_asks_sooner_than_one_whose_leader_is_silent() -> None:
-    core = RaftCore(1, VOTERS, Settings(election_timeout_ms=1000, lost_leader_grace_ms=300), Random(1))
+    core = RaftCore(1, VOTERS, RaftSettings(election_timeout_ms=1000, lost_leader_grace_ms=300), Random(1))
     outcome = core.step(Tick(), 0)
     assert outcome.next_deadline_ms is not None
     assert 300 <= outcome.next_deadline_ms <= 600

@@ -7,8 +7,8 @@ import pytest
 from penstock.core.raft.configuration import Configuration, ConfigurationHistory
 from penstock.core.raft.log import CommittedEntryLost, LogGap, RaftLog
 from penstock.core.raft.messages import ENTRY_OVERHEAD_BYTES, Entry, EntryKind, Snapshot
-from penstock.core.raft.progress import Pace, Progress
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.progress import Progress, SendingPace
+from penstock.core.raft.settings import RaftSettings
 
 NOBODY = Configuration(())
 
@@ -163,7 +163,7 @@ def test_history_goes_back_and_forgets() -> None:
 
 
 def progress(**settings: int) -> Progress:
-    return Progress(2, Settings(**settings), next_index=5, now_ms=0)
+    return Progress(2, RaftSettings(**settings), next_index=5, now_ms=0)
 
 
 def test_a_probe_waits_for_its_answer() -> None:
@@ -171,7 +171,7 @@ def test_a_probe_waits_for_its_answer() -> None:
     known.sent(tuple(entries(1, first=5)))
     assert not known.may_send
     known.accepted(5, base_index=0)
-    assert (known.pace, known.match_index, known.next_index, known.may_send) == (Pace.REPLICATE, 5, 6, True)
+    assert (known.pace, known.match_index, known.next_index, known.may_send) == (SendingPace.REPLICATE, 5, 6, True)
 
 
 def test_appends_in_flight_are_bounded_by_number() -> None:
@@ -203,7 +203,7 @@ def test_old_refusals_are_known() -> None:
     assert known.is_stale_refusal(4)
     assert not known.is_stale_refusal(6)
     known.probe_from(2)
-    assert (known.pace, known.next_index) == (Pace.PROBE, 5)
+    assert (known.pace, known.next_index) == (SendingPace.PROBE, 5)
 
 
 def test_a_snapshot_ends_when_the_follower_has_it_or_the_log_reaches_it() -> None:
@@ -211,9 +211,9 @@ def test_a_snapshot_ends_when_the_follower_has_it_or_the_log_reaches_it() -> Non
         known = progress()
         known.begin_snapshot(Snapshot(20, 1, NOBODY))
         known.accepted(3, base_index)
-        assert known.pace is Pace.SNAPSHOT
+        assert known.pace is SendingPace.SNAPSHOT
         known.accepted(match_index, base_index)
-        assert (known.pace, known.next_index) == (Pace.REPLICATE, match_index + 1)
+        assert (known.pace, known.next_index) == (SendingPace.REPLICATE, match_index + 1)
 
 
 @pytest.mark.parametrize(
@@ -227,4 +227,4 @@ def test_a_snapshot_ends_when_the_follower_has_it_or_the_log_reaches_it() -> Non
 )
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"heartbeat interval|grace|bound|entries"):
-        Settings(**wrong)
+        RaftSettings(**wrong)

@@ -40,7 +40,7 @@ from penstock.core.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import (
     MOVES,
     REACTIONS,
@@ -61,7 +61,7 @@ TERM = 1
 
 def follower(node_id: int = 1) -> RaftCore:
     stored = Stored(HardState(TERM, None), None, (Entry(1, 1, EntryKind.NO_OP),))
-    core = RaftCore(node_id, VOTERS, Settings(), Random(node_id), stored)
+    core = RaftCore(node_id, VOTERS, RaftSettings(), Random(node_id), stored)
     core.step(Tick(), 0)
     return core
 
@@ -74,7 +74,7 @@ def pre_candidate() -> RaftCore:
 
 def candidate() -> RaftCore:
     """In term TERM: it was in the one before."""
-    core = RaftCore(1, VOTERS, Settings(), Random(1), Stored(HardState(TERM - 1, None)))
+    core = RaftCore(1, VOTERS, RaftSettings(), Random(1), Stored(HardState(TERM - 1, None)))
     core.step(Tick(), 0)
     core.step(Tick(), 5000)
     core.step(Received(PreVoteResponse(2, 1, TERM, True)), 5001)

@@ -21,7 +21,7 @@ from penstock.core.raft.messages import (
     TimeoutNow,
     VoteResponse,
 )
-from penstock.core.raft.settings import Settings
+from penstock.core.raft.settings import RaftSettings
 from penstock.core.raft.states import Role
 from penstock.core.raft.terms import HEALED_TERM, LAST_TERM, MAX_JUMP, is_plausible
 
@@ -30,7 +30,7 @@ INT32_MAX = 2**31 - 1
 
 
 def server(term: int, voters: Configuration = VOTERS) -> RaftCore:
-    core = RaftCore(1, voters, Settings(), Random(1), Stored(HardState(term)))
+    core = RaftCore(1, voters, RaftSettings(), Random(1), Stored(HardState(term)))
     core.step(Tick(), 0)
     return core
 
