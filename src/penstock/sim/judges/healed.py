@@ -17,7 +17,7 @@ from penstock.sim.workload.caller import TROUBLE, KnownLeader
 from penstock.sim.workload.committed import CommittedReader, Ended, RecordOutcomes
 from penstock.sim.workload.consumers import ConsumerMember
 from penstock.sim.workload.gathering import Gathering
-from penstock.sim.workload.keyed import KeyedLane
+from penstock.sim.workload.keyed import keyed_lane
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import IdempotentLane
 from penstock.sim.workload.readers import WITH_HOLES, Manner, Reader
@@ -90,7 +90,7 @@ class Healed:
         stage = self._stage
         lanes = [stage.lane(stage.caller(f"probe:{place}"), stage.history, place) for place in self._living_places()]
         if stage.plan.is_compacting:
-            lanes.append(KeyedLane(stage.caller(f"probe:{KEYED}"), stage.keyed, KEYED, stage.now_ms))
+            lanes.append(keyed_lane(stage.caller(f"probe:{KEYED}"), stage.keyed, KEYED, stage.now_ms))
         for lane in lanes:
             await stage.within(f"a write to {lane.place}", lane.run(partial(_has_written, lane), 0.0))
 

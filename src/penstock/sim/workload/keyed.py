@@ -31,12 +31,13 @@ def is_tombstone(write: Write) -> bool:
     return write.number % DELETES_EVERY == DELETES_EVERY - 1
 
 
-class KeyedLane(IdempotentLane):
-    def __init__(self, caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> None:
-        super().__init__(caller, history, place, now_ms)
-        self.may_be_forgotten = True
+def keyed_record(write: Write, now_ms: int) -> Record:
+    if is_tombstone(write):
+        return Record(key_of(write), None, ((WHICH, write.value),), now_ms)
+    return Record(key_of(write), write.value + b" " + PADDING, (), now_ms)
 
-    def _record(self, write: Write, now_ms: int) -> Record:
-        if is_tombstone(write):
-            return Record(key_of(write), None, ((WHICH, write.value),), now_ms)
-        return Record(key_of(write), write.value + b" " + PADDING, (), now_ms)
+
+def keyed_lane(caller: Caller, history: History, place: Place, now_ms: Callable[[], int]) -> IdempotentLane:
+    lane = IdempotentLane(caller, history, place, now_ms, record_of=keyed_record)
+    lane.may_be_forgotten = True
+    return lane

@@ -82,6 +82,10 @@ def _result(answer: ProduceResponse) -> PartitionProduceResponse:
     return answer.responses[0].partition_responses[0]
 
 
+def numbered_record(write: Write, now_ms: int) -> Record:
+    return Record(None, write.value + b" " + PADDING, (), now_ms)
+
+
 class IdempotentLane:
     def __init__(
         self,
@@ -90,7 +94,9 @@ class IdempotentLane:
         place: Place,
         now_ms: Callable[[], int],
         forgotten_after_s: float | None = None,
+        record_of: Callable[[Write, int], Record] = numbered_record,
     ) -> None:
+        self._record_of = record_of
         self._caller = caller
         self._history = history
         self._now_ms = now_ms
@@ -154,15 +160,12 @@ class IdempotentLane:
         self.next_number += len(writes)
         now_ms = self._now_ms()
         data = build_batch(
-            [self._record(write, now_ms) for write in writes],
+            [self._record_of(write, now_ms) for write in writes],
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
             base_sequence=first,
         )
         return _Batch(data, writes)
-
-    def _record(self, write: Write, now_ms: int) -> Record:
-        return Record(None, write.value + b" " + PADDING, (), now_ms)
 
     async def deliver(self, batches: Sequence[_Batch]) -> None:
         waiting = list(batches)
@@ -258,7 +261,7 @@ class PlainWriter:
             leader = await caller.leader(self.place)
             connection = await caller.connection(caller.address_of(leader.node_id), self.name)
             outcome = Outcome.UNKNOWN
-            data = build_batch([Record(None, write.value + b" " + PADDING, (), self._now_ms())])
+            data = build_batch([numbered_record(write, self._now_ms())])
             future = connection.send(Api.PRODUCE, _request(self.place, data, self.acks, 1000))
             result = _result(await caller.answer(connection, future, ProduceResponse))
             code = error_code(result.error_code)

@@ -15,7 +15,7 @@ from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, KnownLeader
 from penstock.sim.workload.committed import CommittedReader
 from penstock.sim.workload.consumers import ConsumerMember
-from penstock.sim.workload.keyed import KeyedLane
+from penstock.sim.workload.keyed import keyed_lane
 from penstock.sim.workload.loners import Loner
 from penstock.sim.workload.members import Member
 from penstock.sim.workload.producers import PlainWriter
@@ -105,7 +105,7 @@ class Workforce:
             others.append(stage.spawn(name, reader.run(stage.has_ended, random.uniform(0.03, 0.2))))
         if plan.is_compacting:
             for number in range(2):
-                keyed = KeyedLane(stage.caller(f"k{number}"), stage.keyed, KEYED, stage.now_ms)
+                keyed = keyed_lane(stage.caller(f"k{number}"), stage.keyed, KEYED, stage.now_ms)
                 writers.append(stage.spawn("keyed", keyed.run(stage.has_ended, 0.1)))
             caller = stage.caller("keys")
             choose = partial(_any_replica, caller)
