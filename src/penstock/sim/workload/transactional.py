@@ -14,11 +14,11 @@ not know: what is in the records, faults, checkers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from penstock.model.addresses import Address
-from penstock.model.errors import ApiError, ErrorCode
+from penstock.model.errors import ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import TRANSACTIONAL_BIT
 from penstock.records.builder import Record, build_batch
@@ -32,8 +32,8 @@ from penstock.sim.workload.transaction_codes import (
     MustAbort,
     NotTold,
     ProducerOver,
-    Vanished,
 )
+from penstock.sim.workload.transactional_calls import Temper, TransactionalCalls, unheard
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse
@@ -42,10 +42,9 @@ from penstock.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 from penstock.wire.messages.produce import ProduceResponse
 from penstock.wire.messages.txn_offset_commit import TxnOffsetCommitResponse
 from penstock.wire.primitives import Message
-from penstock.wire_client.requests.errors import BrokerUnreachable, error_code
+from penstock.wire_client.requests.errors import error_code
 from penstock.wire_client.requests.groups import OffsetAndMetadata
 from penstock.wire_client.requests.produce import ACKS_ALL, produce_request
-from penstock.wire_client.requests.producer_ids import TWO_PHASE_VERSION
 from penstock.wire_client.requests.producing_transactions import (
     ADDED_BY_BROKERS,
     OpenTransaction,
@@ -57,38 +56,8 @@ from penstock.wire_client.requests.producing_transactions import (
 
 R = TypeVar("R", bound=Message)
 
-NEWEST: Final[dict[int, dict[Api, int]]] = {
-    0: {
-        Api.INIT_PRODUCER_ID: 4,
-        Api.ADD_PARTITIONS_TO_TXN: 3,
-        Api.ADD_OFFSETS_TO_TXN: 3,
-        Api.TXN_OFFSET_COMMIT: 3,
-        Api.PRODUCE: 11,
-        Api.END_TXN: 4,
-    },
-    2: {Api.INIT_PRODUCER_ID: 5, Api.TXN_OFFSET_COMMIT: 5, Api.PRODUCE: 12, Api.END_TXN: 5},
-}
 PADDING = b"." * 40
-RETRY_S = 0.04
-LONGEST_RETRY_S = 0.4
-GIVES_UP_S = (1.5, 6.0)
-LATE_CHANCE, LATE_END_CHANCE = 0.1, 0.3
-LATE_S = (0.05, 0.5, 2.0)
-"""At least, and at most: of half of them the first, of the others the second."""
 DAWDLES_CHANCE = 0.6
-VANISHES_CHANCE = 0.01
-"""Of a process, at each request: while it is under way."""
-
-
-class Temper(NamedTuple):
-    version: int
-    """The transaction version."""
-    timeout_ms: int
-    is_calm: bool = False
-    """It asks for everything once, and does not vanish."""
-    is_two_phase: bool = False
-    begins_once: bool = False
-    """It asks for InitProducerId once, too."""
 
 
 class TransactionalProducer:
@@ -108,18 +77,14 @@ class TransactionalProducer:
         self.timeout_ms = temper.timeout_ms
         self.version = temper.version
         self.is_two_phase = temper.is_two_phase
-        self._begins_once = temper.begins_once
         self._now_ms = now_ms
-        self._sends_late = not temper.is_calm and temper.version >= ADDED_BY_BROKERS
-        self._vanishes_chance = 0.0 if temper.is_calm else VANISHES_CHANCE
-        self._vanishes_at_end_chance = self._vanishes_chance
-        self._gives_up_s = caller.random.uniform(*GIVES_UP_S)
+        self._calls = TransactionalCalls(caller, history, transactional_id, instance, temper)
         self.producer_id = self.epoch = -1
         self._sequences: dict[Place, int] = {}
-        self._is_in_doubt = False
-        """Of version 0: something may still arrive."""
-        self._coordinators: dict[str, Address] = {}
-        self.under_way: list[asyncio.Future[None]] = []
+
+    @property
+    def under_way(self) -> list[asyncio.Future[None]]:
+        return self._calls.under_way
 
     def _transaction(self) -> OpenTransaction:
         """As of now: each end may change the epoch."""
@@ -131,95 +96,18 @@ class TransactionalProducer:
     def adds_partitions(self) -> bool:
         return self.version < ADDED_BY_BROKERS
 
-    # -- asking -------------------------------------------------------------------------
-
-    async def _until_told(self, ask: Callable[[], Awaitable[ErrorCode]]) -> ErrorCode:
-        """Again and again while what stands in the way may pass. The last word; NETWORK_EXCEPTION: none was heard."""
-        time, tries = asyncio.get_running_loop().time, 0
-        ends_s = time() + self._gives_up_s
-        while True:
-            code = ErrorCode.NETWORK_EXCEPTION
-            try:
-                code = await ask()
-            except ApiError as error:
-                code = error.code
-            except TROUBLE as error:
-                self._caller.note(error)
-                if not isinstance(error, BrokerUnreachable):
-                    self._is_in_doubt = True
-            if code is not ErrorCode.NONE:
-                self._caller.counts[code.name] += 1
-            if code not in PASSING or time() > ends_s:
-                return code
-            self._coordinators.clear()
-            await self._caller.pause(min(RETRY_S * 2**tries, LONGEST_RETRY_S))
-            tries = min(tries + 1, 10)
-
-    async def _told(self, ask: Callable[[], Awaitable[ErrorCode]]) -> None:
-        code = await self._until_told(ask)
-        if code in OVER:
-            raise ProducerOver(code.name)
-        if code is not ErrorCode.NONE:
-            raise MustAbort(code.name)
-
-    async def _send(self, address: Address, api: Api, request: Message, kind: type[R], purpose: str) -> R:
-        caller, newest = self._caller, self._newest(api)
-        random = caller.random
-        is_end = api is Api.END_TXN
-        if self._may_come_late(api) and random.random() < (LATE_END_CHANCE if is_end else LATE_CHANCE):
-            self._leave_behind(self._arrive_late(address, api, request, kind))
-        asking = caller.ask(address, api, request, kind, purpose=purpose, newest=newest)
-        if random.random() < (self._vanishes_at_end_chance if is_end else self._vanishes_chance):
-            self._leave_behind(_unheard(asking))
-            await caller.pause(RETRY_S / 4)
-            raise Vanished(f"{self.transactional_id}.{self.instance}")
-        return await asking
-
-    def _newest(self, api: Api) -> int:
-        if self.is_two_phase and api is Api.INIT_PRODUCER_ID:
-            return TWO_PHASE_VERSION
-        return NEWEST[self.version][api]
-
-    def _may_come_late(self, api: Api) -> bool:
-        return self._sends_late and not (self._begins_once and api is Api.INIT_PRODUCER_ID)
-
-    async def _arrive_late(self, address: Address, api: Api, request: Message, kind: type[R]) -> None:
-        """As one that was given up on, sent again over another connection, and that the network had kept."""
-        await asyncio.sleep(self._late_s())
-        self._history.counts["late requests"] += 1
-        newest = self._newest(api)
-        await _unheard(self._caller.ask(address, api, request, kind, purpose="late", newest=newest))
-
-    def _late_s(self) -> float:
-        least_s, soon_s, most_s = LATE_S
-        return self._caller.random.uniform(least_s, self._caller.random.choice((soon_s, most_s)))
-
-    def _leave_behind(self, work: Coroutine[Any, Any, None]) -> None:
-        self.under_way.append(asyncio.ensure_future(work))
-
-    async def _coordinator(self) -> Address:
-        if "transactions" not in self._coordinators:
-            found = await self._caller.transaction_coordinator(self.transactional_id)
-            self._coordinators["transactions"] = found
-        return self._coordinators["transactions"]
-
-    async def _group_coordinator(self, group: str) -> Address:
-        if group not in self._coordinators:
-            self._coordinators[group] = await self._caller.coordinator(group)
-        return self._coordinators[group]
-
     # -- a producer begins --------------------------------------------------------------
 
     async def begin(self) -> None:
         """Raises ProducerOver."""
-        code = await self._until_told(self._ask_to_begin)
+        code = await self._calls.until_told(self._ask_to_begin)
         if code is not ErrorCode.NONE:
             raise ProducerOver(code.name)
-        self._is_in_doubt = False
+        self._calls.is_in_doubt = False
 
     async def refresh(self) -> None:
         """Before the next transaction: nothing that may still arrive shall count in it."""
-        if self.adds_partitions and self._is_in_doubt:
+        if self.adds_partitions and self._calls.is_in_doubt:
             await self.begin()
 
     async def _ask_to_begin(self) -> ErrorCode:
@@ -232,10 +120,10 @@ class TransactionalProducer:
         )
         asked_s = self._history.time()
         asked = self._history.asks_to_begin(self.transactional_id, self.instance)
-        address = await self._coordinator()
-        answer = await self._send(address, Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, "begin")
+        address = await self._calls.coordinator()
+        answer = await self._calls.send(address, Api.INIT_PRODUCER_ID, request, InitProducerIdResponse, "begin")
         code = error_code(answer.error_code)
-        if not self._may_come_late(Api.INIT_PRODUCER_ID):
+        if not self._calls.may_come_late(Api.INIT_PRODUCER_ID):
             asked.until_s = self._history.time()
         if code is ErrorCode.NONE:
             self._go_on_as(answer.producer_id, answer.producer_epoch)
@@ -254,7 +142,7 @@ class TransactionalProducer:
     def resume(self, producer_id: int, epoch: int, *, vanishes_chance: float) -> None:
         """To end the transaction that another producer has prepared; perhaps without hearing the answer."""
         self.producer_id, self.epoch = producer_id, epoch
-        self._vanishes_at_end_chance = vanishes_chance
+        self._calls.vanishes_at_end_chance = vanishes_chance
 
     def _go_on_as(self, producer_id: int, epoch: int) -> None:
         if (producer_id, epoch) != (self.producer_id, self.epoch):
@@ -267,8 +155,10 @@ class TransactionalProducer:
         request = add_partitions_request(self._transaction(), [TopicPartition(*place) for place in places])
 
         async def ask() -> ErrorCode:
-            address = await self._coordinator()
-            answer = await self._send(address, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, "add")
+            address = await self._calls.coordinator()
+            answer = await self._calls.send(
+                address, Api.ADD_PARTITIONS_TO_TXN, request, AddPartitionsToTxnResponse, "add"
+            )
             codes = [
                 error_code(one.partition_error_code)
                 for topic in answer.results_by_topic_v3_and_below
@@ -276,18 +166,18 @@ class TransactionalProducer:
             ]
             return next((code for code in codes if code is not ErrorCode.NONE), ErrorCode.NONE)
 
-        await self._told(ask)
+        await self._calls.told(ask)
 
     async def produce(self, sent: list[SentRecord]) -> None:
         """One batch, to the place that all of these have."""
         place = sent[0].place
         batch = self._batch(sent)
         ask = self._producing(place, batch, sent)
-        code = await self._until_told(ask)
+        code = await self._calls.until_told(ask)
         if code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             return  # it is there, and nobody knows where
         if code is not ErrorCode.NONE:
-            self._is_in_doubt = True  # nobody knows which sequence number is next
+            self._calls.is_in_doubt = True  # nobody knows which sequence number is next
         if code in OVER:
             raise ProducerOver(code.name)
         if code is not ErrorCode.NONE:
@@ -295,14 +185,14 @@ class TransactionalProducer:
 
     def send_carelessly(self, sent: list[SentRecord]) -> None:
         """And wait for no answer; perhaps the network keeps it for a while."""
-        self._is_in_doubt = True
+        self._calls.is_in_doubt = True
         ask = self._producing(sent[0].place, self._batch(sent), sent)
-        self._leave_behind(self._dawdle(ask))
+        self._calls.leave_behind(self._dawdle(ask))
 
     async def _dawdle(self, ask: Callable[[], Awaitable[object]]) -> None:
         if self._caller.random.random() < DAWDLES_CHANCE:
-            await asyncio.sleep(self._late_s())
-        await _unheard(ask())
+            await asyncio.sleep(self._calls.late_s())
+        await unheard(ask())
 
     def _batch(self, sent: list[SentRecord]) -> bytes:
         place, now_ms = sent[0].place, self._now_ms()
@@ -324,7 +214,7 @@ class TransactionalProducer:
         async def ask() -> ErrorCode:
             address = caller.address_of((await caller.leader(place)).node_id)
             try:
-                answer = await self._send(address, Api.PRODUCE, request, ProduceResponse, f"produce {place}")
+                answer = await self._calls.send(address, Api.PRODUCE, request, ProduceResponse, f"produce {place}")
             except TROUBLE:
                 await caller.look_again(place)
                 raise
@@ -341,21 +231,21 @@ class TransactionalProducer:
 
     async def commit_offset(self, group: str, source: Place, offset: int) -> None:
         if self.adds_partitions:
-            await self._told(lambda: self._add_offsets(group))
+            await self._calls.told(lambda: self._add_offsets(group))
         committed = {TopicPartition(*source): OffsetAndMetadata(offset, "")}
         request = commit_offsets_request(self._transaction(), group, committed)
 
         async def ask() -> ErrorCode:
-            address = await self._group_coordinator(group)
-            answer = await self._send(address, Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, "offsets")
+            address = await self._calls.group_coordinator(group)
+            answer = await self._calls.send(address, Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, "offsets")
             return error_code(answer.topics[0].partitions[0].error_code)
 
-        await self._told(ask)
+        await self._calls.told(ask)
 
     async def _add_offsets(self, group: str) -> ErrorCode:
         request = add_group_request(self._transaction(), group)
-        address = await self._coordinator()
-        answer = await self._send(address, Api.ADD_OFFSETS_TO_TXN, request, AddOffsetsToTxnResponse, "add")
+        address = await self._calls.coordinator()
+        answer = await self._calls.send(address, Api.ADD_OFFSETS_TO_TXN, request, AddOffsetsToTxnResponse, "add")
         return error_code(answer.error_code)
 
     # -- its end ------------------------------------------------------------------------
@@ -370,11 +260,11 @@ class TransactionalProducer:
 
         async def ask() -> ErrorCode:
             nonlocal tries
-            address = await self._coordinator()
+            address = await self._calls.coordinator()
             tries += 1
             return await self._ask_to_end(address, request)
 
-        code = await self._until_told(ask)
+        code = await self._calls.until_told(ask)
         attempt.ended_s = self._history.time()
         if code is ErrorCode.NONE:
             attempt.ending = Ending.COMMITTED if is_commit else Ending.ABORTED
@@ -395,25 +285,18 @@ class TransactionalProducer:
         request = end_request(self._transaction(), is_commit=is_commit)
 
         async def ask() -> ErrorCode:
-            return await self._ask_to_end(await self._coordinator(), request)
+            return await self._ask_to_end(await self._calls.coordinator(), request)
 
         self._history.counts["ends of nothing"] += 1
-        code = await self._until_told(ask)
+        code = await self._calls.until_told(ask)
         if is_commit and code is ErrorCode.INVALID_TXN_STATE:
             await self.begin()
         elif code is not ErrorCode.NONE:
             raise ProducerOver(code.name)
 
     async def _ask_to_end(self, address: Address, request: EndTxnRequest) -> ErrorCode:
-        answer = await self._send(address, Api.END_TXN, request, EndTxnResponse, "end")
+        answer = await self._calls.send(address, Api.END_TXN, request, EndTxnResponse, "end")
         code = error_code(answer.error_code)
         if code is ErrorCode.NONE and not self.adds_partitions:
             self._go_on_as(answer.producer_id, answer.producer_epoch)
         return code
-
-
-async def _unheard(work: Awaitable[object]) -> None:
-    try:
-        await work
-    except (*TROUBLE, Vanished):
-        pass

@@ -22,7 +22,8 @@ from penstock.sim.judges.transactions import Attempt, SentRecord, SourceRead, Tr
 from penstock.sim.workload.caller import TROUBLE, Caller
 from penstock.sim.workload.readers import Reader
 from penstock.sim.workload.transaction_codes import MustAbort, NotTold, ProducerOver, Vanished
-from penstock.sim.workload.transactional import Temper, TransactionalProducer
+from penstock.sim.workload.transactional import TransactionalProducer
+from penstock.sim.workload.transactional_calls import Temper
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,
