@@ -44,7 +44,7 @@ ONE_SUBCLASS = {
     "penstock.gateway.http.shapes.ProduceRecord": "a body of the REST API with more fields",
     "penstock.ports.disk.FileSlice": "a slice of a log also knows its offsets",
     "penstock.node.node.Node": "the simulated broker is a node with a world of its own",
-    "penstock.sim.workload.producers.PlainWriter": "its topic may lose records",
+    "penstock.sim.workload.writers.producers.PlainWriter": "its topic may lose records",
 }
 """Bases with one subclass, and why they are bases."""
 
@@ -64,8 +64,8 @@ HOOKS = {
     "penstock.sim.machine.transport": {"on_readable", "on_writable"},
     "penstock.sim.machine.world": {"on_crash"},
     "penstock.sim.probes": {"on_end", "on_wake"},
-    "penstock.sim.workload.early": {"between"},
-    "penstock.sim.workload.reborn": {"is_gone"},
+    "penstock.sim.workload.writers.early": {"between"},
+    "penstock.sim.workload.writers.reborn": {"is_gone"},
     "penstock.storage.log": {"append_first", "is_void"},
 }
 """Attributes of other objects that get a callback after construction, by module."""

@@ -32,10 +32,10 @@ from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import Plan
 from penstock.sim.sizes import shrunk
 from penstock.sim.stage import CONTROLLER, KEYED, Stage
-from penstock.sim.workload.trimmed import RETENTION_BYTES, TRIMMED
-from penstock.sim.workload.tuner import BROKERS
-from penstock.sim.workload.unclean import UNCLEAN
+from penstock.sim.workload.operators.tuner import BROKERS
 from penstock.sim.workload.workforce import Workforce
+from penstock.sim.workload.writers.trimmed import RETENTION_BYTES, TRIMMED
+from penstock.sim.workload.writers.unclean import UNCLEAN
 
 MAX_STEPS = 400_000
 """Ten times the steps of a normal history: more means that a broker spins."""

@@ -21,15 +21,15 @@ from penstock.sim.judges.watch import Watch
 from penstock.sim.machine.world import SimWorld
 from penstock.sim.plan import MIN_INSYNC_REPLICAS, Plan
 from penstock.sim.tuning import Tuning
-from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import Caller
-from penstock.sim.workload.early import EarlyWriter
-from penstock.sim.workload.producers import IdempotentLane
-from penstock.sim.workload.readers import WITH_HOLES, Reader
-from penstock.sim.workload.reborn import Reborn
-from penstock.sim.workload.tuner import BROKERS, Tuner
-from penstock.sim.workload.unclean import UNCLEAN
-from penstock.sim.workload.voters import VoterOperator
+from penstock.sim.workload.operators.admin import Operator
+from penstock.sim.workload.operators.tuner import BROKERS, Tuner
+from penstock.sim.workload.operators.voters import VoterOperator
+from penstock.sim.workload.reading.readers import WITH_HOLES, Reader
+from penstock.sim.workload.writers.early import EarlyWriter
+from penstock.sim.workload.writers.producers import IdempotentLane
+from penstock.sim.workload.writers.reborn import Reborn
+from penstock.sim.workload.writers.unclean import UNCLEAN
 
 PROGRESS_WITHIN_S = 120.0
 """Virtual time for each demand on a healed cluster."""

@@ -11,7 +11,7 @@ from penstock.records.batch import CRC_START, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import History, Place, Violation
 from penstock.sim.workload.caller import Caller, KnownLeader
-from penstock.sim.workload.readers import WITH_HOLES, Reader
+from penstock.sim.workload.reading.readers import WITH_HOLES, Reader
 from penstock.wire.messages.fetch import PartitionData
 
 PLACE = Place("data", 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
-from penstock.sim.workload.keyed import is_tombstone, key_of
+from penstock.sim.workload.writers.keyed import is_tombstone, key_of
 
 
 def check_keyed(history: History, place: Place, final: dict[int, Seen], *, tombstones_may_go: bool) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.transactions import Attempt, Begun, Ending, SentRecord, TransactionHistory
-from penstock.sim.workload.committed import Ended
+from penstock.sim.workload.reading.committed import Ended
 
 WHOLE = "a transaction is whole"
 STAYS = "a commit that was acknowledged stays"

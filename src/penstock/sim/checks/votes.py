@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from penstock.sim.judges.history import AdminAction, History, Outcome, Violation
-from penstock.sim.workload.voters import GIVE
+from penstock.sim.workload.operators.voters import GIVE
 
 
 def check_votes(history: History, known: Mapping[int, Sequence[int]], first: Sequence[int]) -> None:

@@ -25,7 +25,7 @@ from penstock.sim.faults.enemy import Enemy
 from penstock.sim.faults.plan import LATE_FLUSH, LOST_ANSWER, LOST_METADATA, MISREAD, MOVED_MEANWHILE, Fault
 from penstock.sim.machine.disk import SimDisk
 from penstock.sim.places import replaced
-from penstock.sim.workload.voters import GIVE, TAKE
+from penstock.sim.workload.operators.voters import GIVE, TAKE
 
 FLUSH_MESSAGES, MIN_INSYNC_REPLICAS = "flush.messages", "min.insync.replicas"
 MOST_REPLICAS = 3

@@ -14,16 +14,16 @@ from penstock.sim.plan import TransactionPlan
 from penstock.sim.settings import SETTINGS, well_within_s
 from penstock.sim.stage import KEYED, PROGRESS_WITHIN_S, Stage
 from penstock.sim.workload.caller import TROUBLE, KnownLeader
-from penstock.sim.workload.committed import CommittedReader, Ended, RecordOutcomes
-from penstock.sim.workload.consumers import ConsumerMember
-from penstock.sim.workload.gathering import Gathering
-from penstock.sim.workload.keyed import keyed_lane
-from penstock.sim.workload.members import Member
-from penstock.sim.workload.producers import IdempotentLane
-from penstock.sim.workload.readers import WITH_HOLES, Manner, Reader
-from penstock.sim.workload.transformers import CALM, Transformer, made, sources
-from penstock.sim.workload.trimmed import TRIMMED, TRIMMED_READS, Trimmer
-from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
+from penstock.sim.workload.groups.consumers import ConsumerMember
+from penstock.sim.workload.groups.gathering import Gathering
+from penstock.sim.workload.groups.members import Member
+from penstock.sim.workload.reading.committed import CommittedReader, Ended, RecordOutcomes
+from penstock.sim.workload.reading.readers import WITH_HOLES, Manner, Reader
+from penstock.sim.workload.transactions.transformers import CALM, Transformer, made, sources
+from penstock.sim.workload.writers.keyed import keyed_lane
+from penstock.sim.workload.writers.producers import IdempotentLane
+from penstock.sim.workload.writers.trimmed import TRIMMED, TRIMMED_READS, Trimmer
+from penstock.sim.workload.writers.unclean import UNCLEAN, UncleanWriter
 
 GATHERED_WITHIN_S = 30.0
 """A session and a rebalance take 8 s, if the previous members leave silently."""

@@ -29,7 +29,7 @@ from penstock.sim.judges.transaction_ears import TransactionEars
 from penstock.sim.machine.loop import NS
 from penstock.sim.machine.process import current_process
 from penstock.sim.places import replaced
-from penstock.sim.workload.unclean import UNCLEAN
+from penstock.sim.workload.writers.unclean import UNCLEAN
 from penstock.storage.checkpoints import RECOVERY_POINTS
 from penstock.storage.durability import NO_DESCRIPTOR
 

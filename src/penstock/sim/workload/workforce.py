@@ -11,23 +11,23 @@ from penstock.sim.judges.history import Place
 from penstock.sim.plan import PLAIN_TOPIC, TopicPlan, TransactionPlan
 from penstock.sim.stage import KEYED, Stage
 from penstock.sim.tuning import CLEANUP_POLICY, PINNED, tuning
-from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller, KnownLeader
-from penstock.sim.workload.committed import CommittedReader
-from penstock.sim.workload.consumers import ConsumerMember
-from penstock.sim.workload.keyed import keyed_lane
-from penstock.sim.workload.loners import Loner
-from penstock.sim.workload.members import Member
-from penstock.sim.workload.producers import PlainWriter
-from penstock.sim.workload.readers import WITH_HOLES, Reader
-from penstock.sim.workload.reborn import Reborn
+from penstock.sim.workload.groups.consumers import ConsumerMember
+from penstock.sim.workload.groups.loners import Loner
+from penstock.sim.workload.groups.members import Member
+from penstock.sim.workload.operators.admin import Operator
+from penstock.sim.workload.operators.tuner import BROKERS, Tuner
+from penstock.sim.workload.reading.committed import CommittedReader
+from penstock.sim.workload.reading.readers import WITH_HOLES, Reader
 from penstock.sim.workload.strangers import Impostor
-from penstock.sim.workload.transformers import MADE, ROWS, Habits, Transformer, made, sources
-from penstock.sim.workload.trimmed import RETAINED, TRIMMED, TRIMMED_READS, Trimmer
-from penstock.sim.workload.trimmed import SETTINGS as TRIMMED_SETTINGS
-from penstock.sim.workload.tuner import BROKERS, Tuner
-from penstock.sim.workload.unclean import SETTINGS as UNCLEAN_SETTINGS
-from penstock.sim.workload.unclean import UNCLEAN, UncleanWriter
+from penstock.sim.workload.transactions.transformers import MADE, ROWS, Habits, Transformer, made, sources
+from penstock.sim.workload.writers.keyed import keyed_lane
+from penstock.sim.workload.writers.producers import PlainWriter
+from penstock.sim.workload.writers.reborn import Reborn
+from penstock.sim.workload.writers.trimmed import RETAINED, TRIMMED, TRIMMED_READS, Trimmer
+from penstock.sim.workload.writers.trimmed import SETTINGS as TRIMMED_SETTINGS
+from penstock.sim.workload.writers.unclean import SETTINGS as UNCLEAN_SETTINGS
+from penstock.sim.workload.writers.unclean import UNCLEAN, UncleanWriter
 
 LOOK_AGAIN_S = 0.1
 STATIC_CHANCE = 0.3

@@ -14,7 +14,7 @@ from penstock.sim.checks.files import check_equal_keys
 from penstock.sim.checks.keyed import check_keyed
 from penstock.sim.judges.history import History, Outcome, Place, Seen, Violation, Write
 from penstock.sim.machine.disk import SimDisk
-from penstock.sim.workload.keyed import is_tombstone, key_of
+from penstock.sim.workload.writers.keyed import is_tombstone, key_of
 
 PLACE = Place("keyed", 0)
 HOT = [number for number in range(1, 200) if number % 3 and number % 5 == 1 and number % 7 != 6]

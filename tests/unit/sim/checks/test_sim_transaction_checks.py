@@ -16,7 +16,7 @@ from penstock.sim.checks.markers import ALONE, ENDLESS, FOLLOWS, RISES, UNDER_WA
 from penstock.sim.checks.transactions import ABORTED, KEPT, OFFSETS, ONCE, STAYS, WHOLE, check_transactions
 from penstock.sim.judges.history import Place, Violation
 from penstock.sim.judges.transactions import Attempt, Begun, Delivered, Ending, SourceRead, TransactionHistory
-from penstock.sim.workload.committed import AbortedRecords, Ended, RecordOutcomes
+from penstock.sim.workload.reading.committed import AbortedRecords, Ended, RecordOutcomes
 from penstock.wire.messages.fetch import AbortedTransaction
 
 SOURCE, LEFT, RIGHT = Place("rows", 0), Place("made", 0), Place("made", 1)

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.sim.checks.votes import check_given, check_last_voters, check_votes
 from penstock.sim.judges.history import History, Outcome, Violation
-from penstock.sim.workload.voters import GIVE, TAKE
+from penstock.sim.workload.operators.voters import GIVE, TAKE
 
 ACKNOWLEDGED, UNKNOWN = Outcome.ACKNOWLEDGED, Outcome.UNKNOWN
 FIRST = (1, 2, 3)

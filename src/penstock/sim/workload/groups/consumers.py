@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import Assigned, History, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.members import AWAY_S, LEAVE_CHANCE, RETRY_S, STAY_CHANCE, Member
+from penstock.sim.workload.groups.members import AWAY_S, LEAVE_CHANCE, RETRY_S, STAY_CHANCE, Member
 from penstock.wire.apis import Api
 from penstock.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

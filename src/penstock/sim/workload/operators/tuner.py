@@ -13,8 +13,8 @@ from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.tuning import CLEANUP_POLICY, CLUSTER_WIDE_ONLY, Tuning, Values
-from penstock.sim.workload.admin import SEGMENT_BYTES, Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
+from penstock.sim.workload.operators.admin import SEGMENT_BYTES, Operator
 from penstock.wire.apis import Api
 from penstock.wire.messages.incremental_alter_configs import IncrementalAlterConfigsResponse
 from penstock.wire_client.requests.configs import BROKER, TOPIC, alter_configs_request, check_altered

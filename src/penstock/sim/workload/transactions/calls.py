@@ -14,7 +14,7 @@ from penstock.model.addresses import Address
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.transactions import TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.transaction_codes import OVER, PASSING, MustAbort, ProducerOver, Vanished
+from penstock.sim.workload.transactions.codes import OVER, PASSING, MustAbort, ProducerOver, Vanished
 from penstock.wire.apis import Api
 from penstock.wire.primitives import Message
 from penstock.wire_client.requests.errors import BrokerUnreachable

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.sim.judges.history import Place
-from penstock.sim.workload.members import Member
+from penstock.sim.workload.groups.members import Member
 
 PAUSE_S = 0.1
 SESSION_MS = 1000

@@ -20,10 +20,10 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import History, Place
 from penstock.sim.judges.transactions import Attempt, SentRecord, SourceRead, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.readers import Reader
-from penstock.sim.workload.transaction_codes import MustAbort, NotTold, ProducerOver, Vanished
-from penstock.sim.workload.transactional import TransactionalProducer
-from penstock.sim.workload.transactional_calls import Temper
+from penstock.sim.workload.reading.readers import Reader
+from penstock.sim.workload.transactions.calls import Temper
+from penstock.sim.workload.transactions.codes import MustAbort, NotTold, ProducerOver, Vanished
+from penstock.sim.workload.transactions.producer import TransactionalProducer
 from penstock.wire.apis import Api
 from penstock.wire.messages.offset_fetch import (
     OffsetFetchRequest,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from penstock.records.builder import Record
 from penstock.sim.judges.history import History, Place, Write
 from penstock.sim.workload.caller import Caller
-from penstock.sim.workload.producers import PADDING, IdempotentLane
+from penstock.sim.workload.writers.producers import PADDING, IdempotentLane
 
 KEYS = 5
 PASSING_EVERY = 3

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.sim.judges.history import NOTHING, Commit, History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.members import RETRY_S, Member
+from penstock.sim.workload.groups.members import RETRY_S, Member
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from penstock.wire.messages.offset_delete import (

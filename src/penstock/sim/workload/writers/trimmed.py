@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from penstock.sim.judges.history import History, Outcome, Place
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.readers import Manner, Reader
+from penstock.sim.workload.reading.readers import Manner, Reader
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -25,7 +25,8 @@ from penstock.records.builder import Record, build_batch
 from penstock.sim.judges.history import Place
 from penstock.sim.judges.transactions import Attempt, Begun, Ending, SentRecord, TransactionHistory
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.transaction_codes import (
+from penstock.sim.workload.transactions.calls import Temper, TransactionalCalls, unheard
+from penstock.sim.workload.transactions.codes import (
     DECIDED_AGAINST,
     OVER,
     PASSING,
@@ -33,7 +34,6 @@ from penstock.sim.workload.transaction_codes import (
     NotTold,
     ProducerOver,
 )
-from penstock.sim.workload.transactional_calls import Temper, TransactionalCalls, unheard
 from penstock.wire.apis import Api
 from penstock.wire.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from penstock.wire.messages.add_partitions_to_txn import AddPartitionsToTxnResponse

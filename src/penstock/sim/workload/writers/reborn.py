@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from penstock.model.errors import ErrorCode
 from penstock.model.new_topic import NewTopic
 from penstock.sim.judges.history import History, Outcome, Place
-from penstock.sim.workload.admin import TIMEOUT_MS, Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.producers import IdempotentLane
-from penstock.sim.workload.readers import Reader
+from penstock.sim.workload.operators.admin import TIMEOUT_MS, Operator
+from penstock.sim.workload.reading.readers import Reader
+from penstock.sim.workload.writers.producers import IdempotentLane
 from penstock.wire.apis import Api
 from penstock.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from penstock.wire_client.requests.errors import check

@@ -7,7 +7,7 @@ Must not know: faults, checkers.
 from __future__ import annotations
 
 from penstock.sim.judges.history import Place
-from penstock.sim.workload.producers import ACKS_ALL, PlainWriter
+from penstock.sim.workload.writers.producers import ACKS_ALL, PlainWriter
 
 UNCLEAN = Place("unclean", 0)
 SETTINGS = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from penstock.model.addresses import Address
 from penstock.model.new_topic import NewTopic
 from penstock.sim.judges.history import History, Place
-from penstock.sim.workload.admin import Operator
 from penstock.sim.workload.caller import TROUBLE, Caller
-from penstock.sim.workload.producers import MAX_IN_FLIGHT, IdempotentLane
+from penstock.sim.workload.operators.admin import Operator
+from penstock.sim.workload.writers.producers import MAX_IN_FLIGHT, IdempotentLane
 
 GAP_S = 0.02
 TRIES = 5

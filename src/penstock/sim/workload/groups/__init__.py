@@ -1,0 +1,1 @@
+"""Members of groups, of both protocols, and groups without members."""

@@ -1,0 +1,1 @@
+"""Operators: topics, replicas, settings, voters."""

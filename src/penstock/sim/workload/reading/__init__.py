@@ -1,0 +1,1 @@
+"""Readers: of everything, and of committed records."""

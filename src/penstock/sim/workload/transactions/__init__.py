@@ -1,0 +1,1 @@
+"""Transactional producers, and the applications that use them."""

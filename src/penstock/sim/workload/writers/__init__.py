@@ -1,0 +1,1 @@
+"""Producers without transactions, each with its own history."""
