@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.api.context import RequestContext
-from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.fetch.fetch_sessions import FetchSessions
 from penstock.api.handlers.fetch import FetchHandler
 from penstock.api.traffic import Traffic
 from penstock.config.broker import BrokerConfig

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.api.dispatch import PIPELINED
-from penstock.api.produce_lane import ProduceLane
+from penstock.api.produce.produce_lane import ProduceLane
 from penstock.config.broker import BrokerConfig
 from penstock.config.gateway import CLOSED
 from penstock.model.new_topic import NewTopic

@@ -29,7 +29,6 @@ Modules = Mapping[str, Any]
 
 MOST_FILES = 25
 ROOMS = {
-    "src/penstock/api": 31,
     "src/penstock/api/handlers": 61,  # a file an API, under its name
     "src/penstock/storage": 36,
     "src/penstock/wire/messages": 90,  # generated: a file an API
@@ -54,8 +53,8 @@ TWICE = {"Outcome"}
 """Names of classes that mean different things within one package, or in one that imports the other."""
 
 HOOKS = {
-    "penstock.api.parked_request": {"wake", "when_blocked"},  # while a request is parked
-    "penstock.api.session_resolution": {"on_close", "when_evicted"},
+    "penstock.api.fetch.parked_request": {"wake", "when_blocked"},  # while a request is parked
+    "penstock.api.fetch.session_resolution": {"on_close", "when_evicted"},
     "penstock.sim.faults.passing": {"fail_call"},  # a fault begins
     "penstock.sim.faults.staged": {"misread"},
     "penstock.sim.judges.replica_ears": {"catch_up", "on_committed"},

@@ -173,7 +173,7 @@ class Connection:
         self.id = ""
         self.number = next(_numbers)  # in the order of creation
         self.listener_name = ""
-        self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce_lane`
+        self.shortcut: Shortcut | None = None  # tried first by the layer above, see `api.produce.produce_lane`
         # Called when the connection ends, to release what is parked for this client.
         self.when_closed: dict[Callable[[], None], None] = {}
         # Called with the key of a request that must wait for the one before it, whose delayed answer

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from penstock.api.admin.config_resources import ConfigResources
+from penstock.api.admin.topic_creation import TopicCreation
 from penstock.api.cluster_view import ClusterView
-from penstock.api.config_resources import ConfigResources
 from penstock.api.dispatch import Dispatcher
-from penstock.api.fetch_sessions import FetchSessions
-from penstock.api.follower_connections import FollowerConnections
+from penstock.api.fetch.fetch_sessions import FetchSessions
+from penstock.api.fetch.follower_connections import FollowerConnections
 from penstock.api.handler import Handler
 from penstock.api.handlers.add_offsets_to_txn import AddOffsetsToTxnHandler
 from penstock.api.handlers.add_partitions_to_txn import AddPartitionsToTxnHandler
@@ -69,7 +70,6 @@ from penstock.api.handlers.unregister_broker import UnregisterBrokerHandler
 from penstock.api.handlers.update_features import UpdateFeaturesHandler
 from penstock.api.handlers.write_txn_markers import WriteTxnMarkersHandler
 from penstock.api.request_times import RequestTimes
-from penstock.api.topic_creation import TopicCreation
 from penstock.api.traffic import Traffic
 from penstock.config.broker import BrokerConfig
 from penstock.node.coordinators import Coordinators

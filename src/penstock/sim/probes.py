@@ -322,7 +322,7 @@ class Probes:
             stack.enter_context(replaced("penstock.core.metadata.image:_change", self._overhear_decisions))
             stack.enter_context(replaced(f"{PRODUCERS}._restore", self._overhear_snapshots))
             stack.enter_context(replaced(f"{PRODUCERS}._find_repeated", self._overhear_repeats))
-            stack.enter_context(replaced("penstock.api.early_batches:EarlyBatches.check", self._overhear_early))
+            stack.enter_context(replaced("penstock.api.produce.early_batches:EarlyBatches.check", self._overhear_early))
             for call in CALLS:
                 stack.enter_context(replaced(call.place, partial(self._overhear, call)))
             yield

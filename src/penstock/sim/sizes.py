@@ -21,10 +21,10 @@ SHRINK_CHANCE = 0.5
 EACH_CHANCE = 0.6
 
 SIZES: Mapping[str, tuple[int, ...]] = {
-    "penstock.api.fetch_answers:INLINE_BYTES": (0, 500, 4000),
-    "penstock.api.fetch_answers:MAX_LOOKUPS": (1, 2),
-    "penstock.api.produce_lane:MAX_TARGETS": (1, 3),
-    "penstock.api.produced_batch:FEW_RECORDS": (0, 2),
+    "penstock.api.fetch.fetch_answers:INLINE_BYTES": (0, 500, 4000),
+    "penstock.api.fetch.fetch_answers:MAX_LOOKUPS": (1, 2),
+    "penstock.api.produce.produce_lane:MAX_TARGETS": (1, 3),
+    "penstock.api.produce.produced_batch:FEW_RECORDS": (0, 2),
     "penstock.cluster.peer_links:MAX_QUEUED": (4, 16),
     "penstock.cluster.raft_store:READ_BYTES": (200, 2000),
     "penstock.cluster.topic_decisions:PRODUCER_ID_BLOCK": (1, 3),

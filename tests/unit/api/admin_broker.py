@@ -13,8 +13,9 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
+from penstock.api.admin.config_resources import ConfigResources
+from penstock.api.admin.topic_creation import TopicCreation
 from penstock.api.cluster_view import ClusterView
-from penstock.api.config_resources import ConfigResources
 from penstock.api.context import RequestContext
 from penstock.api.handler import Handler
 from penstock.api.handlers.alter_configs import AlterConfigsHandler
@@ -27,7 +28,6 @@ from penstock.api.handlers.describe_log_dirs import DescribeLogDirsHandler
 from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 from penstock.api.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
-from penstock.api.topic_creation import TopicCreation
 from penstock.config.broker import BrokerConfig
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.net.connection import Connection

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.admin.config_changes import ConfigChangeHandler
 from penstock.api.bounds import WIDE
-from penstock.api.config_changes import ConfigChangeHandler
 from penstock.config.alter import Alteration, Operation
 from penstock.wire.apis import Api
 from penstock.wire.messages.alter_configs import (

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.admin.topic_creation import TopicCreation
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
 from penstock.api.controller_protocols import TopicController
-from penstock.api.topic_creation import TopicCreation
 from penstock.cluster.running_config import RunningConfig
 from penstock.config.describe import describe_topic
 from penstock.config.topic import validate_topic_overrides

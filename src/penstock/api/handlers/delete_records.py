@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.flushes import flushes_under_way
+from penstock.api.produce.flushes import flushes_under_way
 from penstock.core.partition.roles import Role
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.replica.hosting import HostedPartitions

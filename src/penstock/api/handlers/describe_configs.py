@@ -4,7 +4,7 @@
 - No configuration_keys (null or empty) means all of them; unknown names are left out.
 - Synonyms and documentation are sent on request, types from v3 on.
 - A broker's loggers (resource type 8) are an empty list.
-- A group has one more entry if requested by name, `penstock.story`: `api.group_story`.
+- A group has one more entry if requested by name, `penstock.story`: `api.admin.group_story`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from penstock.api.admin.config_resources import ConfigResources, ResourceType
+from penstock.api.admin.group_story import STORY, story_entry
 from penstock.api.bounds import WIDE
-from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.context import RequestContext
-from penstock.api.group_story import STORY, story_entry
 from penstock.config.describe import ConfigEntry
 from penstock.core.group.story import StoryEvent
 from penstock.model.errors import ApiError, ErrorCode

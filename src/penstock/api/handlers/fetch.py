@@ -22,17 +22,17 @@ from functools import partial
 from typing import Any, ClassVar
 
 from penstock.api.bounds import WIDE
-from penstock.api.consumer_fetch import ConsumerFetch
 from penstock.api.context import RequestContext
-from penstock.api.fetch_answers import Fetch, FetchAnswers
-from penstock.api.fetch_findings import Asked
-from penstock.api.fetch_sessions import FetchSessions
-from penstock.api.follower_connections import FollowerConnections
-from penstock.api.follower_fetch import FollowerFetch, replica_of
+from penstock.api.fetch.consumer_fetch import ConsumerFetch
+from penstock.api.fetch.fetch_answers import Fetch, FetchAnswers
+from penstock.api.fetch.fetch_findings import Asked
+from penstock.api.fetch.fetch_sessions import FetchSessions
+from penstock.api.fetch.follower_connections import FollowerConnections
+from penstock.api.fetch.follower_fetch import FollowerFetch, replica_of
+from penstock.api.fetch.leader_throttle import LeaderThrottle
+from penstock.api.fetch.parked_request import PARTITIONS_PER_STEP, ParkedRequest
+from penstock.api.fetch.session_resolution import SessionResolution
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
-from penstock.api.leader_throttle import LeaderThrottle
-from penstock.api.parked_request import PARTITIONS_PER_STEP, ParkedRequest
-from penstock.api.session_resolution import SessionResolution
 from penstock.api.traffic import Traffic
 from penstock.model.errors import ErrorCode, ProtocolError, Stranger
 from penstock.ports.workers import Workers

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from penstock.api.admin.config_resources import ResourceType
 from penstock.api.cluster_view import ClusterView
-from penstock.api.config_resources import ResourceType
 from penstock.api.context import RequestContext
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

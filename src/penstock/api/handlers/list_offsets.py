@@ -30,8 +30,8 @@ from typing import Any, ClassVar
 
 from penstock.api.bounds import WIDE
 from penstock.api.context import RequestContext
-from penstock.api.flushes import flushes_under_way
-from penstock.api.produced_batch import is_small
+from penstock.api.produce.flushes import flushes_under_way
+from penstock.api.produce.produced_batch import is_small
 from penstock.api.turns import ITEMS_PER_TURN, drained
 from penstock.model.errors import ApiError, ErrorCode, StorageError
 from penstock.ports.workers import RecordWorkers, Workers

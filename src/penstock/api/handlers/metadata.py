@@ -22,11 +22,11 @@ import asyncio
 from collections.abc import Coroutine, Generator
 from typing import Any, ClassVar, TypeAlias, cast
 
+from penstock.api.admin.topic_creation import TopicCreation
 from penstock.api.bounds import WIDE
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.metadata_answers import DescribedTopic, MetadataAnswers, SomeTopics, WholeCluster
-from penstock.api.topic_creation import TopicCreation
 from penstock.core.metadata.image import TopicState
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.apis import Api

@@ -7,7 +7,7 @@
 - acks=0 gets no response; an error then closes the connection.
 - acks=1 is acknowledged after the write, acks=all at the high watermark (see `replica.partition`).
 - NOT_LEADER_OR_FOLLOWER names the current leader from version 10 on (KIP-951), except on the fast path
-  (`api.produce_lane`).
+  (`api.produce.produce_lane`).
 - `compression.type` other than `producer`: the batch is recompressed in another process before its order is fixed, and
   the connection waits for it.
 - Only coordinators write to internal topics: INVALID_TOPIC_EXCEPTION. (Kafka allows its admin client to.)
@@ -27,10 +27,10 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from penstock.api.bounds import RECORDS
 from penstock.api.context import RequestContext
-from penstock.api.early_batches import EarlyBatches
 from penstock.api.leader_hints import EndpointOf, LeaderHints, nowhere
-from penstock.api.produce_lane import ACKS_ALL, LaneReply, ProduceLane
-from penstock.api.produced_batch import (
+from penstock.api.produce.early_batches import EarlyBatches
+from penstock.api.produce.produce_lane import ACKS_ALL, LaneReply, ProduceLane
+from penstock.api.produce.produced_batch import (
     RecordsRefused,
     check_codec,
     check_keys,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import ClassVar
 
-from penstock.api.follower_connections import FollowerConnections
+from penstock.api.fetch.follower_connections import FollowerConnections
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.ports.clock import Clock

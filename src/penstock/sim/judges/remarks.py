@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.api.fetch_answers import NOT_SERVED
+from penstock.api.fetch.fetch_answers import NOT_SERVED
 from penstock.sim.judges.history import Violation
 from penstock.sim.judges.watch import Watch
 from penstock.sim.machine.process import current_process

@@ -268,7 +268,7 @@ BUGS: dict[str, Bug] = {
             "hides-divergence",
             "a leader does not tell a follower that their logs diverge",
             "committed records do not change",
-            (("penstock.api.fetch_findings:Findings.diverges", _nothing_diverges),),
+            (("penstock.api.fetch.fetch_findings:Findings.diverges", _nothing_diverges),),
         ),
         Bug(
             "serves-uncommitted",

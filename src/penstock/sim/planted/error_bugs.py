@@ -200,7 +200,7 @@ ERROR_BUGS = (
         "takes-the-second-batch",
         "a batch is appended although an earlier one of its producer came before the partition was led here",
         "a repeated batch is recognised",
-        (("penstock.api.early_batches:EarlyBatches.check", _checks_nothing),),
+        (("penstock.api.produce.early_batches:EarlyBatches.check", _checks_nothing),),
     ),
     Bug(
         "inherits-offsets",

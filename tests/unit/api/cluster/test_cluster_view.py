@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from controller_requests import LOCAL, as_sent, ask, context
 
+from penstock.api.admin.topic_creation import TopicCreation
 from penstock.api.cluster_view import ClusterView
 from penstock.api.context import RequestContext
 from penstock.api.handlers.describe_cluster import DescribeClusterHandler
@@ -16,7 +17,6 @@ from penstock.api.handlers.describe_topic_partitions import DescribeTopicPartiti
 from penstock.api.handlers.list_config_resources import ListConfigResourcesHandler
 from penstock.api.handlers.metadata import MetadataHandler
 from penstock.api.metadata_answers import PARTITIONS_PER_STEP, VARIANTS_KEPT, WHOLES_KEPT
-from penstock.api.topic_creation import TopicCreation
 from penstock.api.turns import Turns
 from penstock.core.metadata.image import MetadataImage
 from penstock.core.metadata.records import (

@@ -14,8 +14,8 @@ from typing import Any, TypeVar, cast
 import pytest
 from controller_requests import FakeController
 
+from penstock.api.admin.config_resources import ConfigResources, ResourceType
 from penstock.api.cluster_view import ClusterView
-from penstock.api.config_resources import ConfigResources, ResourceType
 from penstock.api.dispatch import PIPELINED, Dispatcher
 from penstock.api.forwarding import FORWARD_KEY, ForwardedAnswer, ForwardedRequest, Forwarding
 from penstock.api.handler import Handler

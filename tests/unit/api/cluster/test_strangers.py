@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from wire_client import WireClient, batch, fetch_request
 
-from penstock.api.follower_connections import MAX_FOLLOWERS, FollowerConnections
+from penstock.api.fetch.follower_connections import MAX_FOLLOWERS, FollowerConnections
 from penstock.api.forwarding import FORWARD_KEY, ForwardedRequest
 from penstock.api.handlers.introduction import CHALLENGE_S, PEER_WITH_WRONG_SECRET, WRONG_SECRET
 from penstock.broker_link.peer_connection import open_to_peer

@@ -10,7 +10,7 @@ import pytest
 from group_client import GroupClient
 from wire_client import WireClient
 
-from penstock.api.group_story import MAX_BYTES_BEFORE_V4, STORY, story_entry
+from penstock.api.admin.group_story import MAX_BYTES_BEFORE_V4, STORY, story_entry
 from penstock.core.group.story import Stories, StoryEvent, What
 from penstock.testing import Broker
 from penstock.wire.apis import Api

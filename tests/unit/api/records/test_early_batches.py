@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.api.early_batches import REMEMBERED, REMEMBERED_S, EarlyBatches
+from penstock.api.produce.early_batches import REMEMBERED, REMEMBERED_S, EarlyBatches
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from penstock.api.fetch_sessions import EVICT_AFTER_S, FetchSessions, SessionPartition
+from penstock.api.fetch.fetch_sessions import EVICT_AFTER_S, FetchSessions, SessionPartition
 from penstock.model.errors import ApiError, ErrorCode
 
 

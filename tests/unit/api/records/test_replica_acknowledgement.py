@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.api.follower_connections import FollowerConnections
+from penstock.api.fetch.follower_connections import FollowerConnections
 from penstock.api.handlers.replica_acknowledgement import AcknowledgementHandler
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.wire.acknowledgement import Acknowledged, acknowledgement_frame

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.api.context import RequestContext
-from penstock.api.fetch_sessions import FetchSessions
+from penstock.api.fetch.fetch_sessions import FetchSessions
 from penstock.api.handler import Handler
 from penstock.api.handlers.delete_records import DeleteRecordsHandler
 from penstock.api.handlers.fetch import FetchHandler

@@ -17,10 +17,10 @@ from collections.abc import Collection, Generator, Iterable
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.fetch_findings import NO_ROOM, Asked, Findings
-from penstock.api.fetch_sessions import SessionPartition
-from penstock.api.fetch_watch import FetchWatch, Listening
-from penstock.api.parked_request import in_steps
+from penstock.api.fetch.fetch_findings import NO_ROOM, Asked, Findings
+from penstock.api.fetch.fetch_sessions import SessionPartition
+from penstock.api.fetch.fetch_watch import FetchWatch, Listening
+from penstock.api.fetch.parked_request import in_steps
 from penstock.api.traffic import Traffic
 from penstock.core.partition.followers import RACK_AWARE_SELECTOR
 from penstock.replica.hosting import HostedPartitions

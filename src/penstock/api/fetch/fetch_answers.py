@@ -12,13 +12,13 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from penstock.api.consumer_fetch import ConsumerFetch
 from penstock.api.context import RequestContext
-from penstock.api.fetch_findings import Found, error_data
-from penstock.api.fetch_sessions import SessionPartition
-from penstock.api.follower_fetch import FollowerFetch
+from penstock.api.fetch.consumer_fetch import ConsumerFetch
+from penstock.api.fetch.fetch_findings import Found, error_data
+from penstock.api.fetch.fetch_sessions import SessionPartition
+from penstock.api.fetch.follower_fetch import FollowerFetch
+from penstock.api.fetch.parked_request import in_steps
 from penstock.api.leader_hints import LeaderHints
-from penstock.api.parked_request import in_steps
 from penstock.model.errors import CorruptBatch, ErrorCode, StorageError
 from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition

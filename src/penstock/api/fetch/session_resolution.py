@@ -1,8 +1,8 @@
 """Resolves a fetch request by its session, and keeps the watches of sessions.
 
-The session has the client's partitions; its watch tracks their changes (`api.fetch_watch`). A watch lives as long as
-the connection on which it began. Without a watch, all partitions of the session are looked at. Must not know: how
-partitions are read, how a request waits or is answered.
+The session has the client's partitions; its watch tracks their changes (`api.fetch.fetch_watch`). A watch lives as long
+as the connection on which it began. Without a watch, all partitions of the session are looked at. Must not know:
+how partitions are read, how a request waits or is answered.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
-from penstock.api.consumer_fetch import is_rack_aware
 from penstock.api.context import RequestContext
-from penstock.api.fetch_findings import FIRST_WITH_TOPIC_IDS, Asked
-from penstock.api.fetch_sessions import (
+from penstock.api.fetch.consumer_fetch import is_rack_aware
+from penstock.api.fetch.fetch_findings import FIRST_WITH_TOPIC_IDS, Asked
+from penstock.api.fetch.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
     MAX_SESSION_PARTITIONS,
@@ -22,7 +22,7 @@ from penstock.api.fetch_sessions import (
     FetchSessions,
     SessionPartition,
 )
-from penstock.api.fetch_watch import FetchWatch
+from penstock.api.fetch.fetch_watch import FetchWatch
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.net.connection import Connection
 from penstock.replica.hosting import HostedPartitions

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from penstock.api.config_resources import ConfigResources
+from penstock.api.admin.config_resources import ConfigResources
 from penstock.api.context import RequestContext
 from penstock.api.forwarding import Forwarding
 from penstock.config.alter import Alteration

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.api.fetch_sessions import SessionPartition
+from penstock.api.fetch.fetch_sessions import SessionPartition
 from penstock.replica.partition import Partition
 
 

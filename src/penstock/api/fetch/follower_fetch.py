@@ -4,7 +4,7 @@
 - A follower that keeps up fetches from the log end: that is noted, and the partition is not looked at before there is
   news.
 - On durable topics followers report their position separately (`handlers.replica_acknowledgement`).
-- A throttled follower gets nothing for now (`api.leader_throttle`): the partition is put back for the next look.
+- A throttled follower gets nothing for now (`api.fetch.leader_throttle`): the partition is put back for the next look.
 
 Must not know: how a request waits, session epochs, how an answer is encoded.
 """
@@ -15,11 +15,11 @@ from collections.abc import Collection, Generator
 from typing import ClassVar
 
 from penstock.api.context import RequestContext
-from penstock.api.fetch_findings import NO_ROOM, Asked, Findings
-from penstock.api.fetch_sessions import SessionPartition
-from penstock.api.fetch_watch import FetchWatch, Listening
-from penstock.api.leader_throttle import LeaderThrottle
-from penstock.api.parked_request import in_steps
+from penstock.api.fetch.fetch_findings import NO_ROOM, Asked, Findings
+from penstock.api.fetch.fetch_sessions import SessionPartition
+from penstock.api.fetch.fetch_watch import FetchWatch, Listening
+from penstock.api.fetch.leader_throttle import LeaderThrottle
+from penstock.api.fetch.parked_request import in_steps
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.storage.aborted_lookup import AbortedLookup

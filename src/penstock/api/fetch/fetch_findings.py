@@ -1,8 +1,8 @@
 """The requested partitions of a fetch and its findings: the common part of consumers' and followers' fetches.
 
 A partition may be looked at several times; each look replaces its earlier finding. The caller decides how to read:
-below the high watermark (`api.consumer_fetch`) or to the end of the log (`api.follower_fetch`). Must not know: the
-client, how a request waits, how an answer is encoded.
+below the high watermark (`api.fetch.consumer_fetch`) or to the end of the log (`api.fetch.follower_fetch`). Must not
+know: the client, how a request waits, how an answer is encoded.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.api.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
-from penstock.api.fetch_watch import FetchWatch, Listening
+from penstock.api.fetch.fetch_sessions import NO_SESSION, FetchSession, SessionPartition
+from penstock.api.fetch.fetch_watch import FetchWatch, Listening
 from penstock.model.errors import ApiError, ErrorCode, NotCached, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.replica.hosting import HostedPartitions

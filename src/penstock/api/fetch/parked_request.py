@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Final, Protocol
 
-from penstock.api.fetch_sessions import SessionPartition
+from penstock.api.fetch.fetch_sessions import SessionPartition
 from penstock.api.turns import Pace
 from penstock.model.errors import ProtocolError
 from penstock.net.connection import Connection

@@ -1,0 +1,1 @@
+"""Parts that several handlers of administration share."""

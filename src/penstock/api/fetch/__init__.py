@@ -1,0 +1,1 @@
+"""Fetches: sessions, watches, findings, answers, and requests that wait for news."""
