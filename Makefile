@@ -74,7 +74,7 @@ chaos: install ## kill -9, freeze, full disk and flipped bits, ROUNDS times (def
 	PENSTOCK_CHAOS_ROUNDS=$(or $(ROUNDS),100) $(BIN)/python -m pytest tests/chaos --timeout=0 -q
 
 chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (default 120), MB moved (default 1000), cut off, frozen, bad disks
-	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MOVED_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
+	PENSTOCK_CLUSTER_SECONDS=$(or $(SECONDS),120) PENSTOCK_CLUSTER_MB=$(or $(MB),1000) $(BIN)/python -m pytest tests/chaos -k cluster --timeout=0 -q
 
 sink-crashes: install ## Exactly once out of Spark under CRASHES (default 200) of all parts (BROKER=kafka: Apache Kafka, needs Maven and Java 17)
 	PENSTOCK_CRASHES=$(or $(CRASHES),200) PENSTOCK_CRASHES_BROKER=$(or $(BROKER),penstock) PENSTOCK_CRASHES_DELIVERY=$(or $(DELIVERY),exactly-once) PENSTOCK_CRASHES_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/crashes/test_sink_crashes.py -k whatever --timeout=0 -q -s

@@ -1,6 +1,6 @@
 """A partition moves to another broker under load.
 
-PENSTOCK_CLUSTER_MOVED_MB sets its size (default 64; `make chaos-cluster` 1000). How far it is is read off the
+PENSTOCK_CLUSTER_MB sets its size (default 64; `make chaos-cluster` 1000). How far it is is read off the
 disks; what is under way off ListPartitionReassignments, the way tools do.
 """
 
@@ -20,7 +20,7 @@ from support.processes import cluster_admin
 from support.processes.cluster import ClusterProcesses
 from support.processes.promises import Tell, check_promises, describe_traffic
 
-MOVED_MB = int(os.environ.get("PENSTOCK_CLUSTER_MOVED_MB", "64"))
+MB = int(os.environ.get("PENSTOCK_CLUSTER_MB", "64"))
 TOPIC = "moved"
 FILL_BYTES = 100_000
 # What a copy may cost beside its bytes: frames, headers, metadata, and the traffic's own share of both.
@@ -71,7 +71,7 @@ def watch(cluster: ClusterProcesses, tell: Tell, timeout_s: float = 600) -> floa
 
 def test_moved_under_load(cluster: ClusterProcesses, tell: Tell) -> None:
     traffic = Traffic(cluster.bootstrap_servers, TOPIC, 1, rate=400, value_bytes=1000)
-    fill(cluster, traffic.history, MOVED_MB)
+    fill(cluster, traffic.history, MB)
     target = cluster.nodes[3]
     with traffic:
         traffic.pause(0.5)

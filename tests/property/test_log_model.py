@@ -26,7 +26,7 @@ from penstock.storage import checkpoint_builder, checkpoints
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.slices import LogSlice
+from penstock.storage.segments.slices import LogSlice
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 LOG_DIR = "/data"

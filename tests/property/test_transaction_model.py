@@ -39,8 +39,8 @@ from penstock.storage.group_commit import flush_blocking
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.transaction_index import encode
-from penstock.storage.transactions import AbortedTransaction, MarkerCheck
+from penstock.storage.producers.transaction_index import encode
+from penstock.storage.producers.transactions import AbortedTransaction, MarkerCheck
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 LOG_DIR = "/data"

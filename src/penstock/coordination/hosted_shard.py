@@ -36,7 +36,7 @@ from penstock.ports.workers import Workers
 from penstock.records.batch import TRANSACTIONAL_BIT, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.replica.partition import Partition
-from penstock.storage.verification import Guard
+from penstock.storage.producers.verification import Guard
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, iterate_headers
 from penstock.records.builder import MalformedRecords, iterate_records
 from penstock.records.compression import decompress
 from penstock.records.control import COMMIT, read_marker
-from penstock.storage.lookups import Lookup
-from penstock.storage.slices import LogSlice, verify
+from penstock.storage.segments.lookups import Lookup
+from penstock.storage.segments.slices import LogSlice, verify
 
 Records = dict[bytes, bytes | None]
 

@@ -24,7 +24,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.workers import Workers
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.storage.lookups import Lookup, timestamp_at
+from penstock.storage.segments.lookups import Lookup, timestamp_at
 
 _PARTITION = ("topic", "partition")
 _GROUP = ("consumergroup", "topic", "partition")

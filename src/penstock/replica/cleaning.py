@@ -27,7 +27,7 @@ from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, Rewritten
 from penstock.storage.cleaner.survey import Survey, make_plan, needs_disk, survey
 from penstock.storage.cleaner.swap import Swap, remove_unfinished
 from penstock.storage.log import Log
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 
 log = logging.getLogger(__name__)
 

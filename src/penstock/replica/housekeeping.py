@@ -20,7 +20,7 @@ from penstock.storage.deletion import Deletion
 from penstock.storage.durability import LogCheckpoint
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
-from penstock.storage.timestamps import SegmentTimes
+from penstock.storage.segments.timestamps import SegmentTimes
 
 log = logging.getLogger(__name__)
 

@@ -47,10 +47,10 @@ from penstock.storage.cut import Cut
 from penstock.storage.durability import Flush, Position, is_passing_at_open
 from penstock.storage.group_commit import IDLE, GroupCommit
 from penstock.storage.log import Log
-from penstock.storage.lookups import Lookup
-from penstock.storage.slices import LogSlice
-from penstock.storage.transactions import MarkerCheck
-from penstock.storage.verification import Guard
+from penstock.storage.producers.transactions import MarkerCheck
+from penstock.storage.producers.verification import Guard
+from penstock.storage.segments.lookups import Lookup
+from penstock.storage.segments.slices import LogSlice
 
 log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from penstock.replica.second_opinion import Damage, Judgement, LeaderCopy, ask
 from penstock.storage.files import LOG
 from penstock.storage.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.storage.log import MAX_EPOCH, Log
-from penstock.storage.scan import checked_batches
+from penstock.storage.segments.scan import checked_batches
 
 log = logging.getLogger(__name__)
 

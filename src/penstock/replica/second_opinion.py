@@ -18,7 +18,7 @@ from penstock.ports.disk import File
 from penstock.ports.workers import Workers
 from penstock.replica.leader_offsets import EARLIEST, LATEST
 from penstock.replica.partition import Partition
-from penstock.storage.scan import checked_batches
+from penstock.storage.segments.scan import checked_batches
 
 MOST_BYTES = 64 << 20  # of the leader's copy; the place is at most two batches on
 ANSWER_WITHIN_S = 30.0

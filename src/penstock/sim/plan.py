@@ -17,7 +17,7 @@ from penstock.sim.faults.plan import (
     LOST_ANSWER_CHANCE,
     LOST_DISK,
     LOST_METADATA,
-    MOVED_MEANWHILE,
+    MEANWHILE,
     POWER,
     PROMPT,
     ROT_BELOW_TOMBSTONES,
@@ -169,7 +169,7 @@ def draw(
         topics.append(TopicPlan(MANY_TOPIC, MANY, dict(PINNED) if has_tuner else {}, used=1))
     has_voter_changes = size > 1 and Random(f"{seed}/voters").random() < VOTER_CHANGES_CHANCE
     if size < 3:  # other nodes must have the lost data, or take replicas
-        without = (*without, *UNSOUND, LOST_METADATA, MOVED_MEANWHILE, *STEERED)
+        without = (*without, *UNSOUND, LOST_METADATA, MEANWHILE, *STEERED)
     if has_voter_changes:
         without = (*without, LOST_DISK, LOST_METADATA)  # votes are changed by another client
     forgets = Random(f"{seed}/forgetting").random() < FORGETTING_CHANCE
@@ -203,7 +203,7 @@ def draw(
     ending = _draw_ending(Random(f"{seed}/ending"), is_durable, planned)
     compacted_bytes = None if scene is None else scene.compacted_segment_bytes
     leaps = any(fault.kind == LEAP for fault in planned)
-    needs_tombstones_gone = any(fault.kind in (MOVED_MEANWHILE, ROT_BELOW_TOMBSTONES) for fault in planned)
+    needs_tombstones_gone = any(fault.kind in (MEANWHILE, ROT_BELOW_TOMBSTONES) for fault in planned)
     is_compacting = Random(f"{seed}/compaction").random() < 0.3 or fault_plan.is_busy or compacted_bytes is not None
     has_transactions = not forgets and seed not in OLDER_HISTORIES
     transactions = None

@@ -26,7 +26,7 @@ from penstock.sim.places import replaced
 from penstock.storage.files import CLEANED, LOG, SWAP
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
-from penstock.storage.producer import Producer
+from penstock.storage.producers.producer import Producer
 
 # -- decisions in the metadata log, each counted once --------------------------------------
 
@@ -184,7 +184,7 @@ CALLS: tuple[Call, ...] = (
     ),
     Call(
         "a silent producer forgotten",
-        "penstock.storage.producer_state:ProducerStates.expire",
+        "penstock.storage.producers.producer_state:ProducerStates.expire",
         lambda ids, *_: bool(ids),
     ),
     Call("a log offline", "penstock.replica.partition:Partition._went_offline"),
@@ -303,7 +303,7 @@ STATES: tuple[str, ...] = (
 )
 
 MAX = sys.maxsize
-PRODUCERS = "penstock.storage.producer_state:ProducerStates"
+PRODUCERS = "penstock.storage.producers.producer_state:ProducerStates"
 
 
 class Probes:

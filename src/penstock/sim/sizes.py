@@ -40,11 +40,11 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "penstock.storage.log_reader:_HINTS": (1, 3),
     "penstock.storage.recovery:_SMALL_BYTES": (0, 1000),
     "penstock.storage.replay:WALK_BYTES": (300, 3000),
-    "penstock.storage.scan:_CHUNK_BYTES": (300, 3000),
-    "penstock.storage.segment:_MOST_HEADERS": (1, 4),
-    "penstock.storage.segment:_OPEN_FILES": (1,),
-    "penstock.storage.segment:_SCAN_BYTES": (300, 3000),
-    "penstock.storage.sparse_index:_BLOCK": (1, 4),
+    "penstock.storage.segments.scan:_CHUNK_BYTES": (300, 3000),
+    "penstock.storage.segments.segment:_MOST_HEADERS": (1, 4),
+    "penstock.storage.segments.segment:_OPEN_FILES": (1,),
+    "penstock.storage.segments.segment:_SCAN_BYTES": (300, 3000),
+    "penstock.storage.segments.sparse_index:_BLOCK": (1, 4),
 }
 RAFT: Mapping[str, tuple[int, ...]] = {
     "max_append_bytes": (100, 1000),
@@ -56,7 +56,7 @@ RAFT: Mapping[str, tuple[int, ...]] = {
 EPOCHS = (
     "penstock.core.txn.transaction:LARGEST_EPOCH",
     "penstock.core.txn.shard:LARGEST_EPOCH",
-    "penstock.storage.producer_state:MAX_EPOCH",
+    "penstock.storage.producers.producer_state:MAX_EPOCH",
 )
 """These have the same value: a short history would never reach the last epoch of a producer id."""
 LARGEST_EPOCHS = (3, 6, 12)

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from penstock.model.errors import CorruptBatch
 from penstock.ports.disk import Disk
 from penstock.storage.files import TEMPORARY, write_whole
-from penstock.storage.segment import Segment
-from penstock.storage.transaction_index import Overlapping, TransactionIndex, collect, encode
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transaction_index import Overlapping, TransactionIndex, collect, encode
+from penstock.storage.producers.transactions import AbortedTransaction
+from penstock.storage.segments.segment import Segment
 
 
 class Rebuilt(NamedTuple):

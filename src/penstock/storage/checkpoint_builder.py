@@ -14,11 +14,11 @@ from penstock.storage.durability import EpochsFile, LogCheckpoint, Unsynced
 from penstock.storage.files import write_atomic
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
+from penstock.storage.producers.snapshots import Snapshots
 from penstock.storage.replay import replay_producers
-from penstock.storage.segment import Segment
-from penstock.storage.segments import Segments
-from penstock.storage.snapshots import Snapshots
+from penstock.storage.segments.segment import Segment
+from penstock.storage.segments.segments import Segments
 
 _SNAPSHOT_EVERY_BYTES = 4 << 20  # minimum between snapshots at a checkpoint; less is replayed from the headers as fast
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.storage.durability import is_passing
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
 
 
 class Remainder(NamedTuple):

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from penstock.ports.disk import Disk
 from penstock.storage.checkpoint_builder import ProducersBefore
 from penstock.storage.cleaner.swap import Swap
-from penstock.storage.segments import Doomed
+from penstock.storage.segments.segments import Doomed
 
 
 class Deletion:

@@ -30,9 +30,9 @@ from penstock.records.batch import (
 from penstock.records.builder import MalformedRecords, Record, iterate_records
 from penstock.records.compression import NAMES, decompress
 from penstock.records.control import CONTROL_KEY
-from penstock.storage.producer_snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, read_our_part
-from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY
-from penstock.storage.transaction_index import ENTRY as ABORTED_ENTRY
+from penstock.storage.producers.producer_snapshot import SNAPSHOT_ENTRY, SNAPSHOT_HEAD, read_our_part
+from penstock.storage.producers.transaction_index import ENTRY as ABORTED_ENTRY
+from penstock.storage.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY
 
 PROBLEM = "problem"
 TORN = "torn"

@@ -16,8 +16,8 @@ from penstock.model.errors import StorageError
 from penstock.ports.disk import Disk, File
 from penstock.storage.files import parent_of, write_whole
 from penstock.storage.leader_epochs import LeaderEpochs
-from penstock.storage.segment import Segment
-from penstock.storage.snapshots import Snapshots
+from penstock.storage.producers.snapshots import Snapshots
+from penstock.storage.segments.segment import Segment
 
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 _PASSING_AT_OPEN = (*NO_DESCRIPTOR, errno.ENOMEM, errno.EAGAIN, errno.EINTR)

@@ -48,7 +48,6 @@ from typing import NoReturn
 from penstock.model.errors import ApiError, CorruptBatch, ErrorCode, LogBusy, LogOffline, NotCached, StorageError
 from penstock.ports.disk import Buffer, Disk, File
 from penstock.records.batch import LENGTH_OVERHEAD, PREFIX, PREFIX_SIZE, BatchHeader, iterate_headers, read_header
-from penstock.storage import rolling
 from penstock.storage.aborted_lookup import AbortedLookup
 from penstock.storage.checkpoint_builder import CheckpointBuilder
 from penstock.storage.cleaner.plan import RewrittenSegment
@@ -62,11 +61,12 @@ from penstock.storage.log_disk import LogDisk
 from penstock.storage.log_files import LogFiles
 from penstock.storage.log_reader import LogReader
 from penstock.storage.log_tail import LogTail, SegmentPart
+from penstock.storage.producers.transactions import AbortedTransaction
 from penstock.storage.recovery import RecoveredLog, recover
 from penstock.storage.replay import find_aborted_in
-from penstock.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from penstock.storage.segments import Segments
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.segments import rolling
+from penstock.storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
+from penstock.storage.segments.segments import Segments
 
 MAX_EPOCH = 0x7FFFFFFF
 _pack_prefix = PREFIX.pack

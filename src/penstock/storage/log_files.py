@@ -22,11 +22,11 @@ from penstock.storage.cut import Remainder
 from penstock.storage.durability import Unsynced
 from penstock.storage.files import write_atomic
 from penstock.storage.gaps import OffsetGaps
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
+from penstock.storage.producers.transaction_index import encode
 from penstock.storage.replay import find_aborted
-from penstock.storage.segment import Segment
-from penstock.storage.segments import Segments
-from penstock.storage.transaction_index import encode
+from penstock.storage.segments.segment import Segment
+from penstock.storage.segments.segments import Segments
 
 
 class LogFiles:

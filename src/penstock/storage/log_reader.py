@@ -18,14 +18,14 @@ from typing import Protocol
 
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import BatchHeader
-from penstock.storage import slices
 from penstock.storage.durability import Position
 from penstock.storage.leader_epochs import LeaderEpochs
-from penstock.storage.lookups import Lookup
-from penstock.storage.segment import UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
-from penstock.storage.segments import Segments
-from penstock.storage.slices import LogSlice
-from penstock.storage.timestamps import Learning, SegmentTimes, TimeLookup, TimestampOffset
+from penstock.storage.segments import slices
+from penstock.storage.segments.lookups import Lookup
+from penstock.storage.segments.segment import UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
+from penstock.storage.segments.segments import Segments
+from penstock.storage.segments.slices import LogSlice
+from penstock.storage.segments.timestamps import Learning, SegmentTimes, TimeLookup, TimestampOffset
 
 log = logging.getLogger(__name__)
 

@@ -47,13 +47,13 @@ from penstock.storage.last_run import LastRun
 from penstock.storage.leader_epochs import FILE_NAME as LEADER_EPOCHS
 from penstock.storage.leader_epochs import LeaderEpochs
 from penstock.storage.log_config import LogConfig
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
+from penstock.storage.producers.snapshots import Snapshots
+from penstock.storage.producers.transaction_index import TransactionIndex, encode
+from penstock.storage.producers.transactions import AbortedTransaction
 from penstock.storage.replay import find_aborted, headers_from, replay_producers
-from penstock.storage.scan import checked_batches
-from penstock.storage.segment import UNKNOWN_TIMESTAMP, OpenFiles, Segment
-from penstock.storage.snapshots import Snapshots
-from penstock.storage.transaction_index import TransactionIndex, encode
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.segments.scan import checked_batches
+from penstock.storage.segments.segment import UNKNOWN_TIMESTAMP, OpenFiles, Segment
 
 _SMALL_BYTES = 64 << 10  # a segment up to here needs no index
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from penstock.model.errors import CorruptBatch
 from penstock.records.batch import BatchHeader
-from penstock.storage.producer_state import ProducerStates
-from penstock.storage.segment import Segment
-from penstock.storage.segments import Segments
-from penstock.storage.snapshots import Snapshots
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.producer_state import ProducerStates
+from penstock.storage.producers.snapshots import Snapshots
+from penstock.storage.producers.transactions import AbortedTransaction
+from penstock.storage.segments.segment import Segment
+from penstock.storage.segments.segments import Segments
 
 WALK_BYTES = 256 << 10
 

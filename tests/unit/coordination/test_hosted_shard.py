@@ -42,7 +42,7 @@ from penstock.sim.machine.disk import SimDisk
 from penstock.storage.group_commit import GroupCommit
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.lookups import Lookup
+from penstock.storage.segments.lookups import Lookup
 from support.worlds.hosts import Listening, lone_host
 
 NOW_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ from penstock.sim.machine.disk import SimDisk
 from penstock.storage import checkpoints
 from penstock.storage.cleaner.plan import Cleaned, CleanPlan, Outcome, RewrittenSegment, Uncleanable
 from penstock.storage.cleaner.rewrite import clean
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 from support.worlds.hosted import NOW_MS, HostedWorld, cut_as_follower
 from support.worlds.hosts import Listening
 

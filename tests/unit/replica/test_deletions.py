@@ -21,7 +21,7 @@ from penstock.sim.machine.disk import SimCrash, SimDisk
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
 from penstock.storage.replay import replay_producers
 from support.worlds.hosted import HostedWorld, follow_nobody
 

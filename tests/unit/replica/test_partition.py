@@ -158,7 +158,7 @@ def test_a_full_segment_grows_on_until_its_name_is_stable() -> None:
 
 
 def test_a_segment_that_the_format_has_no_room_in_waits_for_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.storage.rolling.MAX_SEGMENT_BYTES", 100)
+    monkeypatch.setattr("penstock.storage.segments.rolling.MAX_SEGMENT_BYTES", 100)
     world = World({"flush.messages": NEVER})
     log = world.partition.log
     log.config = LogConfig(segment_bytes=100)

@@ -11,11 +11,12 @@ from penstock.model.errors import LogOffline, StorageError
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
 from penstock.sim.machine.disk import SimCrash, SimDisk
-from penstock.storage import checkpoint_builder, snapshots
+from penstock.storage import checkpoint_builder
 from penstock.storage.group_commit import flush_blocking
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
+from penstock.storage.producers import snapshots
 
 DIRECTORY = "/data/events-0"
 CONFIG = LogConfig(flush_messages=1, index_interval_bytes=100)

@@ -40,7 +40,7 @@ from penstock.storage.group_commit import flush_blocking
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 
 DIRECTORY = "/data/accounts-0"
 NOW_MS = 1_700_000_000_000

@@ -817,7 +817,9 @@ def test_after_a_start_ages_are_learned_in_a_worker_and_only_as_far_as_needed(
         append(log, NOW_MS + 100 * number)
     log.close(clean=True)
     log = open_log(disk, config, clean=True, recovery_point=12)
-    monkeypatch.setattr("penstock.storage.segment.Segment.load_max_timestamp", None)  # on the loop it would read
+    monkeypatch.setattr(
+        "penstock.storage.segments.segment.Segment.load_max_timestamp", None
+    )  # on the loop it would read
     now_ms = NOW_MS + 1000 + 350  # the first two segments are too old
     assert log.begin_retention(now_ms, 12) is None
     times = log.reader.times_to_learn(now_ms - 1000)

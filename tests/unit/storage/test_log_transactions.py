@@ -10,9 +10,9 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import TRANSACTIONAL_BIT, BatchHeader, read_header
 from penstock.records.builder import Record, build_batch
 from penstock.records.control import ABORT, COMMIT, build_marker
-from penstock.storage.producer_state import MAX_EPOCH, ProducerStates
-from penstock.storage.transactions import MOST_DECIDED, AbortedTransaction, MarkerCheck, Transactions
-from penstock.storage.verification import MOST_GUARDS
+from penstock.storage.producers.producer_state import MAX_EPOCH, ProducerStates
+from penstock.storage.producers.transactions import MOST_DECIDED, AbortedTransaction, MarkerCheck, Transactions
+from penstock.storage.producers.verification import MOST_GUARDS
 
 PRODUCER = 7
 

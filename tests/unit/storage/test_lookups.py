@@ -16,8 +16,8 @@ from penstock.storage.cleaner.survey import survey
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.segment import Segment
-from penstock.storage.slices import LogSlice
+from penstock.storage.segments.segment import Segment
+from penstock.storage.segments.slices import LogSlice
 
 DIRECTORY = "/data/events-0"
 CONFIG = LogConfig(compact=True, segment_bytes=200_000, index_interval_bytes=1024)
@@ -256,7 +256,7 @@ def test_what_was_looked_up_before_a_cut_counts_for_nothing(disk: SimDisk) -> No
 def test_a_long_walk_is_left_to_a_worker(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where everything is in memory: an index that is far apart, say."""
     log = followed(disk)
-    monkeypatch.setattr("penstock.storage.segment._MOST_HEADERS", 4)
+    monkeypatch.setattr("penstock.storage.segments.segment._MOST_HEADERS", 4)
     offset = STEP * 7
     with pytest.raises(NotCached):
         log.reader.read(offset, 1, may_wait=False)

@@ -6,7 +6,7 @@ from crc32c import crc32c
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, read_header
 from penstock.records.builder import Record, build_batch
-from penstock.storage.producer_state import REMEMBERED_REFUSALS, ProducerStates
+from penstock.storage.producers.producer_state import REMEMBERED_REFUSALS, ProducerStates
 
 LAST_SEQUENCE = 2**31 - 1
 

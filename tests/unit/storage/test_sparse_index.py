@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.sim.machine.disk import SimDisk
-from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, pack
+from penstock.storage.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex, pack
 
 PATH = "/00000000000000000000.index"
 

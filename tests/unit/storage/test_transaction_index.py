@@ -16,8 +16,8 @@ from penstock.storage.group_commit import flush_blocking
 from penstock.storage.last_run import LastRun
 from penstock.storage.log import Log
 from penstock.storage.log_config import LogConfig
-from penstock.storage.transaction_index import ENTRY, TransactionIndex, encode
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transaction_index import ENTRY, TransactionIndex, encode
+from penstock.storage.producers.transactions import AbortedTransaction
 
 DIRECTORY = "/data/orders-0"
 FIRST = f"{DIRECTORY}/00000000000000000000.txnindex"

@@ -26,8 +26,8 @@ from penstock.core.partition.followers import RACK_AWARE_SELECTOR
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
 from penstock.storage.aborted_lookup import AbortedLookup
-from penstock.storage.lookups import Lookup
-from penstock.storage.slices import LogSlice
+from penstock.storage.segments.lookups import Lookup
+from penstock.storage.segments.slices import LogSlice
 from penstock.wire.messages.fetch import AbortedTransaction, FetchRequest, PartitionData
 
 READ_COMMITTED = 1

@@ -23,8 +23,8 @@ from penstock.model.errors import CorruptBatch, ErrorCode, StorageError
 from penstock.ports.workers import Workers
 from penstock.replica.partition import Partition
 from penstock.storage.aborted_lookup import AbortedLookup
-from penstock.storage.lookups import Lookup
-from penstock.storage.slices import LogSlice
+from penstock.storage.segments.lookups import Lookup
+from penstock.storage.segments.slices import LogSlice
 from penstock.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchResponse,

@@ -17,7 +17,7 @@ from penstock.model.errors import ApiError, ErrorCode, NotCached, StorageError
 from penstock.ports.disk import FileSlice
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.storage.lookups import Lookup
+from penstock.storage.segments.lookups import Lookup
 from penstock.wire.messages.fetch import EpochEndOffset, PartitionData
 
 FIRST_WITH_TOPIC_IDS: Final = 13

@@ -38,7 +38,7 @@ from penstock.ports.workers import RecordWorkers, Workers
 from penstock.records import examine
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.storage.timestamps import TimeLookup, TimestampOffset
+from penstock.storage.segments.timestamps import TimeLookup, TimestampOffset
 from penstock.wire.apis import Api
 from penstock.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -63,7 +63,7 @@ from penstock.records.batch import (
 )
 from penstock.replica.hosting import HostedPartitions
 from penstock.replica.partition import Partition
-from penstock.storage.verification import Guard
+from penstock.storage.producers.verification import Guard
 from penstock.wire.apis import Api
 from penstock.wire.messages.produce import (
     LeaderIdAndEpoch,

@@ -16,7 +16,7 @@ from penstock.core.metadata.decisions import MAX_TOPIC_NAME
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
-from penstock.storage.producer_state import ProducerStates, is_later
+from penstock.storage.producers.producer_state import ProducerStates, is_later
 
 REMEMBERED: Final = 1000
 REMEMBERED_S: Final = 5.0

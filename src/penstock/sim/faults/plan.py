@@ -23,7 +23,7 @@ FAILING_CHECKPOINT = "failing checkpoint"
 LEAP = "clock leap"
 LOST_METADATA = "lost metadata"
 LATE_FLUSH = "late flush"
-MOVED_MEANWHILE = "moved meanwhile"
+MEANWHILE = "moved meanwhile"
 MISREAD = "misread"
 LOST_ANSWER = "lost answer"
 ROT_BELOW_TOMBSTONES = "rot below tombstones"
@@ -156,7 +156,7 @@ LATER_SCENES = (
     Scene((LATE_FLUSH,), is_once=True),
     # A replica is added while its leader's log is compacted, and copies it batch by batch.
     Scene(
-        (MOVED_MEANWHILE,),
+        (MEANWHILE,),
         {},
         {"log.cleaner.backoff.ms": "300", "replica.fetch.max.bytes": "1", "replica.fetch.response.max.bytes": "1"},
         compacted_segment_bytes=2048,
@@ -165,7 +165,7 @@ LATER_SCENES = (
     # A read briefly returns other bytes than the disk has.
     Scene((MISREAD,), is_once=True),
     # Files repeatedly cannot be opened, also for a flush.
-    Scene(("no descriptors", "no descriptors", "single failure"), {"penstock.storage.segment:_OPEN_FILES": 1}),
+    Scene(("no descriptors", "no descriptors", "single failure"), {"penstock.storage.segments.segment:_OPEN_FILES": 1}),
 )
 """Drawn from their own random stream, in histories without one of the others."""
 LOST_ANSWER_CHANCE = 0.15

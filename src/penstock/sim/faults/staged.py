@@ -22,7 +22,7 @@ from penstock.sim.cluster import host_of
 from penstock.sim.faults.campaigns import Deed
 from penstock.sim.faults.disks import ROTTEN, batch_byte
 from penstock.sim.faults.enemy import Enemy
-from penstock.sim.faults.plan import LATE_FLUSH, LOST_ANSWER, LOST_METADATA, MISREAD, MOVED_MEANWHILE, Fault
+from penstock.sim.faults.plan import LATE_FLUSH, LOST_ANSWER, LOST_METADATA, MEANWHILE, MISREAD, Fault
 from penstock.sim.machine.disk import SimDisk
 from penstock.sim.places import replaced
 from penstock.sim.workload.operators.voters import GIVE, TAKE
@@ -55,7 +55,7 @@ class StagedFaults:
         self.deeds: dict[str, Deed] = {
             LOST_METADATA: self._lose_metadata,
             LATE_FLUSH: self._fail_before_flush,
-            MOVED_MEANWHILE: self._move_while_compacted,
+            MEANWHILE: self._move_while_compacted,
             MISREAD: self._misread,
             LOST_ANSWER: self._lose_answer,
         }

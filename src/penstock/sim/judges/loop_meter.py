@@ -67,7 +67,7 @@ class LoopMeter:
                 (f"{DISK}.sync_directory", self._meter_sync_directory),
                 (f"{DISK}.rename", self._meter_name("rename")),
                 (f"{DISK}.remove", self._meter_name("remove")),
-                ("penstock.storage.segment:Segment.check_checksums", self._meter_checksums),
+                ("penstock.storage.segments.segment:Segment.check_checksums", self._meter_checksums),
                 ("penstock.sim.machine.channel:SimChannel._send_part", self._leave_out),
                 ("penstock.sim.machine.threads:SimWorkers.run", self._leave_out_work),
             ):

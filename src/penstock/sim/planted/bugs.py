@@ -328,7 +328,7 @@ BUGS: dict[str, Bug] = {
             "remembers-one-batch",
             "after a restart only the last batch of a producer is remembered",
             "a repeated batch is recognised",
-            (("penstock.storage.producer_snapshot:read_our_part", _knows_the_last_batch),),
+            (("penstock.storage.producers.producer_snapshot:read_our_part", _knows_the_last_batch),),
         ),
         Bug(
             "unclean-election",

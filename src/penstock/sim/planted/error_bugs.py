@@ -212,7 +212,7 @@ ERROR_BUGS = (
         "forgets-in-no-time",
         "producers are forgotten after a thousandth of producer.id.expiration.ms",
         "no record appears twice",
-        (("penstock.storage.producer_state:ProducerStates.expire", _forgets_in_no_time),),
+        (("penstock.storage.producers.producer_state:ProducerStates.expire", _forgets_in_no_time),),
     ),
     Bug(
         "forgets-gaps",
@@ -339,7 +339,7 @@ ERROR_BUGS = (
         "walks-from-the-start",
         "a lookup of an offset that compaction removed reads and checks its segment from the start, on the loop",
         "the loop never waits",
-        (("penstock.storage.segment:Segment.find", _walks_from_the_start),),
+        (("penstock.storage.segments.segment:Segment.find", _walks_from_the_start),),
     ),
     Bug(
         "renames-unsynced",

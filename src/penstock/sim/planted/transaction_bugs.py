@@ -17,7 +17,7 @@ from penstock.sim.planted.bug import Bug
 TXN_SHARD = "penstock.core.txn.shard"
 TRANSACTION = "penstock.core.txn.transaction:Transaction"
 HOSTED = "penstock.coordination.hosted_shard:HostedShard"
-PRODUCERS = "penstock.storage.producer_state:ProducerStates"
+PRODUCERS = "penstock.storage.producers.producer_state:ProducerStates"
 
 
 def _ends_whatever_is_open(original: Any) -> Any:
@@ -45,7 +45,7 @@ def _believes_clients(original: Any) -> Any:
 
 def _refuses_a_repeat(original: Any) -> Any:
     def check(self: Any, producer_id: int, epoch: int, coordinator_epoch: int, version: int) -> Any:
-        errors, kinds = import_module("penstock.model.errors"), import_module("penstock.storage.transactions")
+        errors, kinds = import_module("penstock.model.errors"), import_module("penstock.storage.producers.transactions")
         found = original(self, producer_id, epoch, coordinator_epoch, version)
         if found is kinds.MarkerCheck.ALREADY_THERE:
             raise errors.ApiError(errors.ErrorCode.INVALID_PRODUCER_EPOCH, "the marker has the epoch of the last one")
@@ -178,7 +178,7 @@ TRANSACTION_BUGS = (
         "a batch that arrives after the end of its transaction opens another, which nobody ends (KIP-890)",
         UNDER_WAY,
         (
-            ("penstock.storage.verification:Guards.check", _takes_every_guard),
+            ("penstock.storage.producers.verification:Guards.check", _takes_every_guard),
             ("penstock.coordination.verification:Verifier.verify", _believes_clients),
         ),
     ),
@@ -219,7 +219,7 @@ TRANSACTION_BUGS = (
         "stable-too-early",
         "a last stable offset passes a transaction whose marker is not replicated",
         WAITS,
-        (("penstock.storage.transactions:Transactions.first_unstable_offset", _goes_by_open_ones),),
+        (("penstock.storage.producers.transactions:Transactions.first_unstable_offset", _goes_by_open_ones),),
     ),
     Bug(
         "marks-undecided",

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from penstock.model.errors import StorageError
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 
 BYTES_PER_KEY = 200  # per key of the map: a bytes object of at most 33 bytes, an int, and their share of the dict
 

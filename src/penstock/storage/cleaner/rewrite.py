@@ -59,10 +59,10 @@ from penstock.storage.files import (
     write_whole,
 )
 from penstock.storage.leader_epochs import LeaderEpochs
-from penstock.storage.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
-from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from penstock.storage.transaction_index import TransactionIndex, encode
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transaction_index import TransactionIndex, encode
+from penstock.storage.producers.transactions import AbortedTransaction
+from penstock.storage.segments.segment import MAX_RELATIVE_OFFSET, OpenFiles, Segment
+from penstock.storage.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 _CHUNK_BYTES = 1 << 20
 _MAX_SOURCES = 16  # per new segment: the broker's loop renames their files in one turn

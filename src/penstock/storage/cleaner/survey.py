@@ -19,9 +19,9 @@ from typing import NamedTuple
 from penstock.model.errors import CorruptBatch
 from penstock.storage.cleaner.plan import CleanPlan
 from penstock.storage.log import Log
-from penstock.storage.segment import Segment
-from penstock.storage.timestamps import Learning
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
+from penstock.storage.segments.segment import Segment
+from penstock.storage.segments.timestamps import Learning
 
 FOREVER_MS = (1 << 63) - 1
 

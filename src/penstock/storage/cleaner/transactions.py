@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from penstock.records.batch import BatchHeader
 from penstock.records.control import ABORT, COMMIT
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 
 
 class CleanedTransactions:

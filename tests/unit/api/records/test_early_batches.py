@@ -8,7 +8,7 @@ from penstock.api.produce.early_batches import REMEMBERED, REMEMBERED_S, EarlyBa
 from penstock.model.errors import ApiError, ErrorCode
 from penstock.records.batch import read_header
 from penstock.records.builder import Record, build_batch
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
 
 
 def batch(sequence: int, producer: int = 7, epoch: int = 0) -> bytes:

@@ -15,7 +15,7 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.model.topic_partition import TopicPartition
 from penstock.records.batch import validate_produced
 from penstock.records.builder import decode_uncompressed
-from penstock.storage.producer_state import ProducerStates
+from penstock.storage.producers.producer_state import ProducerStates
 from penstock.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.model.errors import CorruptBatch
 from penstock.ports.disk import File, FileSlice
 from penstock.storage.leader_epochs import LeaderEpochs
-from penstock.storage.scan import checked_batches
-from penstock.storage.segment import Segment
+from penstock.storage.segments.scan import checked_batches
+from penstock.storage.segments.segment import Segment
 
 
 class LogSlice(FileSlice):

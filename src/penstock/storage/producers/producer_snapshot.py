@@ -27,8 +27,8 @@ from typing import NamedTuple, TypeAlias
 from crc32c import crc32c
 
 from penstock.records.batch import NO_SEQUENCE
-from penstock.storage.producer import NO_BATCH, REMEMBERED_BATCHES, ProducedBatch, Producer
-from penstock.storage.transactions import DecidedTransaction
+from penstock.storage.producers.producer import NO_BATCH, REMEMBERED_BATCHES, ProducedBatch, Producer
+from penstock.storage.producers.transactions import DecidedTransaction
 
 SNAPSHOT_HEAD = Struct(">hIi")
 _CRC_END = 6

@@ -16,10 +16,10 @@ from penstock.model.errors import ApiError, ErrorCode
 from penstock.ports.disk import Buffer
 from penstock.records.batch import CONTROL_BIT, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from penstock.records.control import ABORT, marker_of
-from penstock.storage import producer_snapshot
-from penstock.storage.producer import REMEMBERED_BATCHES, ProducedBatch, Producer
-from penstock.storage.transactions import AbortedTransaction, DecidedTransaction, MarkerCheck, Transactions
-from penstock.storage.verification import Guard, Guards
+from penstock.storage.producers import producer_snapshot
+from penstock.storage.producers.producer import REMEMBERED_BATCHES, ProducedBatch, Producer
+from penstock.storage.producers.transactions import AbortedTransaction, DecidedTransaction, MarkerCheck, Transactions
+from penstock.storage.producers.verification import Guard, Guards
 
 REMEMBERED_REFUSALS = 1_000
 SEQUENCES = 1 << 31

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from penstock.ports.disk import Disk
 from penstock.storage.files import SNAPSHOT, file_path, read_whole, write_again, write_atomic, write_whole
-from penstock.storage.producer_state import FrozenProducers, ProducerStates
+from penstock.storage.producers.producer_state import FrozenProducers, ProducerStates
 
 _MAX_WAITING = 4  # each keeps a copy of producers in memory
 

@@ -6,8 +6,8 @@ from crc32c import crc32c
 
 from penstock.model.errors import CorruptBatch
 from penstock.storage.log_config import LogConfig
-from penstock.storage.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment
-from penstock.storage.segments import Segments
+from penstock.storage.segments.segment import MAX_RELATIVE_OFFSET, UNKNOWN_TIMESTAMP, Segment
+from penstock.storage.segments.segments import Segments
 
 MAX_SEGMENT_BYTES = 2**31 - 1
 

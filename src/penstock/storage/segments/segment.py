@@ -20,10 +20,10 @@ from penstock.model.errors import CorruptBatch, NotCached
 from penstock.ports.disk import Disk, File
 from penstock.records.batch import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, BatchHeader
 from penstock.storage.files import INDEX, LOG, TEMPORARY, TIME_INDEX, TRANSACTION_INDEX, file_path, read_at_once
-from penstock.storage.scan import checked_batches
-from penstock.storage.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from penstock.storage.transaction_index import TransactionIndex
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transaction_index import TransactionIndex
+from penstock.storage.producers.transactions import AbortedTransaction
+from penstock.storage.segments.scan import checked_batches
+from penstock.storage.segments.sparse_index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
 
 MAX_RELATIVE_OFFSET = 2**31 - 1
 UNKNOWN_TIMESTAMP = -2  # not loaded yet; -1: no batch has one

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from penstock.model.errors import CorruptBatch
 from penstock.records import examine
-from penstock.storage.segment import UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
-from penstock.storage.segments import Segments
+from penstock.storage.segments.segment import UNKNOWN_TIMESTAMP, Segment, SegmentIndexes
+from penstock.storage.segments.segments import Segments
 
 
 class TimestampOffset(NamedTuple):

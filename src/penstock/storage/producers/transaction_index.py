@@ -24,7 +24,7 @@ from typing import NamedTuple
 from penstock.model.errors import CorruptBatch, NotCached
 from penstock.ports.disk import Disk, File
 from penstock.storage.files import read_at_once
-from penstock.storage.transactions import AbortedTransaction
+from penstock.storage.producers.transactions import AbortedTransaction
 
 ENTRY = Struct(">hqqqq")
 VERSION = 0

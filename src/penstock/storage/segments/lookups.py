@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.model.errors import CorruptBatch
-from penstock.storage.segment import Segment, SegmentIndexes
-from penstock.storage.segments import Segments
-from penstock.storage.slices import LogSlice
+from penstock.storage.segments.segment import Segment, SegmentIndexes
+from penstock.storage.segments.segments import Segments
+from penstock.storage.segments.slices import LogSlice
 
 
 @dataclass(slots=True)

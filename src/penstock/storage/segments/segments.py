@@ -10,8 +10,8 @@ from penstock.model.errors import NotCached
 from penstock.ports.disk import Disk
 from penstock.records.batch import BatchHeader
 from penstock.storage.files import DELETED, INDEX, LOG, SEGMENT_SUFFIXES, SWAP, TIME_INDEX, TRANSACTION_INDEX, file_path
-from penstock.storage.segment import OpenFiles, Segment
-from penstock.storage.transaction_index import TransactionIndex
+from penstock.storage.producers.transaction_index import TransactionIndex
+from penstock.storage.segments.segment import OpenFiles, Segment
 
 
 class Doomed(NamedTuple):

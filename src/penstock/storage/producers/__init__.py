@@ -1,0 +1,1 @@
+"""Producers and transactions as a log remembers them."""

@@ -1,0 +1,1 @@
+"""Segments of a log: their files, lookups in them, ranges of them."""
