@@ -2,7 +2,8 @@
 
     python -m bench.tables [--only appends,bulk] [--formats delta-rs,pyiceberg] [--scale 0.1] [--out FILE]
 
-The scenarios are in scenarios.py. Each pair of scenario and format runs in a process of its own.
+The scenarios are in scenarios.py; `topics` is in topics.py. Each pair of scenario and format runs in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from bench import machine
+from bench.tables import topics
 from bench.tables.formats import FORMATS
 from bench.tables.scenarios import SCENARIOS
 
@@ -24,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results" / "tables.json"
 PACKAGES = ("deltalake", "pyiceberg", "pyarrow", "polars", "duckdb")
 TIMEOUT_S = 3600
+TOPICS = "topics"
 
 
 def one(scenario: str, name: str, scale: float) -> None:
@@ -43,9 +46,15 @@ def measured(scenario: str, name: str, scale: float) -> dict[str, object]:
     return found
 
 
+def show(scenario: str, name: str, found: dict[str, object]) -> None:
+    sys.stdout.write(f"\n{scenario}, {name}\n")
+    sys.stdout.write("".join(f"  {key:<20} {value}\n" for key, value in found.items()))
+    sys.stdout.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.tables", description="Table formats beside each other")
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, with commas")
+    parser.add_argument("--only", default=",".join([*SCENARIOS, TOPICS]), help="scenarios, with commas")
     parser.add_argument("--formats", default=",".join(FORMATS), help="formats, with commas")
     parser.add_argument("--scale", type=float, default=1.0, help="the share of the full sizes")
     parser.add_argument("--out", type=Path, default=None, help="results as JSON (default: bench/results/tables.json)")
@@ -58,13 +67,16 @@ def main() -> None:
     facts = machine.facts(Path(tempfile.gettempdir()))
     facts |= {package: version(package) for package in PACKAGES}
     sys.stdout.write("".join(f"{name}: {fact}\n" for name, fact in facts.items()))
-    results: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, dict[str, object]]] = {}
     for scenario in options.only.split(","):
+        if scenario == TOPICS:
+            results[scenario] = topics.measure(options.scale)
+            for name, found in results[scenario].items():
+                show(scenario, name, found)
+            continue
         for name in names:
             found = results.setdefault(scenario, {})[name] = measured(scenario, name, options.scale)
-            sys.stdout.write(f"\n{scenario}, {name}\n")
-            sys.stdout.write("".join(f"  {key:<20} {value}\n" for key, value in found.items()))
-            sys.stdout.flush()
+            show(scenario, name, found)
     if options.scale == 1.0 or options.out is not None:
         place = options.out or RESULTS
         place.write_text(json.dumps({"machine": facts, "results": results}, indent=1) + "\n", encoding="utf-8")

@@ -39,6 +39,7 @@ COMMANDS = {
         "pipeline",
         "Create, check, run and watch data pipelines on Spark.",
     ),
+    "table": ("penstock.cli.tables.command", "table", "Keep topics as tables in an open format."),
     "configs": ("penstock.cli.configs", "configs", "Describe and change settings of topics, brokers and groups."),
     "log": ("penstock.cli.log", "log", "Print and verify log segments and indexes."),
     "doctor": ("penstock.cli.doctor.command", "doctor", "Check the connection to the cluster, and say what is wrong."),

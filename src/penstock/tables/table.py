@@ -166,6 +166,11 @@ class Table:
         return self._state.version
 
     @property
+    def id(self) -> str:
+        """Given when the table was made."""
+        return self._state.described.id
+
+    @property
     def schema(self) -> ArrowSchema:
         return from_delta(self._state.described.schema_string)
 
@@ -189,6 +194,22 @@ class Table:
     @property
     def size_bytes(self) -> int:
         return sum(file.size for file in self._state.files.values())
+
+    @property
+    def rows(self) -> int | None:
+        """By what the log says of each file; None if it does not say it of all."""
+        total = 0
+        for file in self._state.files.values():
+            told = json.loads(file.stats).get("numRecords") if file.stats else None
+            if not isinstance(told, int):
+                return None
+            total += told
+        return total
+
+    @property
+    def oldest_version(self) -> int:
+        """That can be read."""
+        return self._oldest_readable()
 
     @property
     def _state(self) -> TableState:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
+from penstock.cli.metrics import ListenAddress
 from penstock.cli.output import confirmed, show_json
 from penstock.cli.pipeline.job_command import master_option
 from penstock.cli.pipeline.jobs import JOBS
-from penstock.cli.pipeline.metrics import ListenAddress, metrics_served
+from penstock.cli.pipeline.metrics import metrics_served
 from penstock.cli.pipeline.output import (
     count,
     mistakes_object,

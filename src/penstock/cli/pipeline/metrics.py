@@ -6,92 +6,26 @@ not here: brokers show it as that of consumer groups.
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from penstock.model.addresses import Address, parse_server
-from penstock.model.errors import PenstockError
-from penstock.observability.exposition import CONTENT_TYPE, Family, Sample, counter, gauge, render
+from penstock.cli.metrics import serve_metrics
+from penstock.model.addresses import Address
+from penstock.observability.exposition import Family, Sample, counter, gauge, render
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.project import PipelineProject
 
 STATES = ("starting", "running", "waiting", "stopped", "failed", "interrupted")
-REQUEST_TIMEOUT_S = 10
-LOOPBACK = "127.0.0.1"
 
 
-class ListenAddress(click.ParamType[Address]):
-    """PORT of the loopback interface, or HOST:PORT."""
-
-    name = "address"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
-        text = str(value)
-        found = parse_server(f"{LOOPBACK}:{text}" if text.isdigit() else text)
-        if found is None or not text.rpartition(":")[2].isdigit():
-            self.fail(f"{text!r} is not an address: write PORT or HOST:PORT.", param, ctx)
-        return found
-
-
-@contextmanager
-def metrics_served(project: PipelineProject, address: Address | None) -> Iterator[None]:
+def metrics_served(project: PipelineProject, address: Address | None) -> AbstractContextManager[Address | None]:
     """Serves them meanwhile. Raises PenstockError if the address cannot be used."""
-    if address is None:
-        yield
-        return
+    from penstock.spark.pipeline.status import read_status
 
-    host, port = address
-
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-    try:
-        server = Server((host, port), partial(_Handler, project))
-    except OSError as error:
-        raise PenstockError(f"--metrics: cannot listen on {host}:{port}: {error.strerror}") from error
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, name="penstock-pipeline-metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_TIMEOUT_S
-
-    def __init__(self, project: PipelineProject, *arguments: Any) -> None:
-        self._project = project
-        super().__init__(*arguments)  # answers the request
-
-    def do_GET(self) -> None:
-        from penstock.spark.pipeline.status import read_status
-
-        if self.path.partition("?")[0] != "/metrics":
-            self.send_error(HTTPStatus.NOT_FOUND, explain="there is only /metrics")
-            return
-        page = metrics_page(self._project.name, read_status(self._project)).encode(errors="replace")
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
-
-    def log_message(self, *args: object) -> None:
-        """Nothing: requests come every few seconds."""
+    return serve_metrics(lambda: metrics_page(project.name, read_status(project)), address)
 
 
 def metrics_page(pipeline: str, told: Mapping[str, Any]) -> str:

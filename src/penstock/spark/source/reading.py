@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.arrow.decode import DEFAULT_MAX_ROWS, BatchDecoder, CorruptRecordBatch
+from penstock.arrow.decode import DEFAULT_MAX_ROWS, BatchDecoder
+from penstock.arrow.decode.place import Answer, check_place
 from penstock.model.errors import ApiError, ErrorCode
-from penstock.records.batch import read_header
 from penstock.spark.source.current_ends import PATIENCE_S
 from penstock.spark.source.offsets import DataLoss
 from penstock.spark.source.options import SourceOptions
@@ -139,28 +139,10 @@ def read_split(split: Split, options: SourceOptions, schema: Any) -> Iterator[Re
 
 
 def _check_place(split: Split, position: int, chunk: FetchedChunk, next_offset: int, cluster: BlockingCluster) -> None:
-    """Checks the position of a batch, because its checksum does not cover the base offset. With a damaged base offset
-    the batch would look like one that was already read, or like one after a hole left by compaction. Raises
-    CorruptRecordBatch.
-
-    A base offset that is too large, but within the log, looks the same as a hole left by compaction.
-    """
-    header = read_header(chunk.records)
-    if header.next_offset <= position:
-        reason = f"it ends at {header.next_offset}, but is the answer for offset {position}"
-        raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
-    if next_offset <= chunk.high_watermark:
-        return
-    # Kafka reads its high watermark before the records.
-    log_end = cluster.list_offsets({split.topic_partition: LATEST_MS})[split.topic_partition].offset
-    if next_offset > log_end:
-        at = 0
-        while header.next_offset < next_offset:
-            position = header.next_offset
-            at += header.size_bytes
-            header = read_header(chunk.records, at)
-        reason = f"it is beyond the end of the log ({log_end}), at the place of offset {position}"
-        raise CorruptRecordBatch(split.topic, split.partition, header.base_offset, reason)
+    """Raises CorruptRecordBatch."""
+    tp = split.topic_partition
+    answer = Answer(tp, position, chunk.records, next_offset, chunk.high_watermark)
+    check_place(answer, lambda: cluster.list_offsets({tp: LATEST_MS})[tp].offset)
 
 
 def _after_loss(split: Split, position: int, error: OffsetOutOfRange, is_fatal: bool) -> int:

@@ -10,7 +10,8 @@ import click
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.cli.pipeline.metrics import ListenAddress, metrics_page, metrics_served
+from penstock.cli.metrics import ListenAddress
+from penstock.cli.pipeline.metrics import metrics_page, metrics_served
 from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress

@@ -1,0 +1,126 @@
+"""The table of a topic: made, or found and checked.
+
+A table remembers in its properties which topic it has, by id, and its shape. So a topic that was deleted and created
+again, and another topic's table, are refused before anything is written.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from penstock.model.errors import ConfigError
+from penstock.tables import NoTable, Table
+from penstock.tables.schema import stored_schema
+from penstock.topic_tables.ddl import schema_text
+from penstock.topic_tables.json_rows import OF_RECORD, JsonShape
+from penstock.topic_tables.raw import RawShape
+from penstock.topic_tables.shapes import DATE, Shape
+
+RAW, JSON = "raw", "json"
+TOPIC, TOPIC_ID, MODE = "penstock.topic", "penstock.topic.id", "penstock.mode"
+DATE_OF = "penstock.date"
+"""There if the column `date` is that of the record's timestamp, and not a field."""
+STREAM_PREFIX: Final = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a command asks for. None and empty: what the table has."""
+
+    topic: str
+    topic_id: str
+    mode: str | None = None
+    schema: Any = None
+    """Of JSON objects."""
+    partition_by: tuple[str, ...] = ()
+
+
+def topic_id_text(topic_id: bytes) -> str:
+    """As Kafka prints it; empty for a broker without topic ids."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
+
+
+def stream_of(topic: str, topic_id: str, partition: int) -> str:
+    return f"{STREAM_PREFIX}/{topic_id or topic}/{partition}"
+
+
+def open_topic_table(
+    directory: Path, wanted: Wanted, infer: Callable[[], Any], say: Callable[[str], None]
+) -> tuple[Table, Shape]:
+    """`infer` makes a schema of the topic's values. Raises ConfigError, TableError."""
+    try:
+        table = Table.open(directory)
+    except NoTable:
+        return _create(directory, wanted, infer, say)
+    return table, _found(table, wanted, say)
+
+
+def _create(
+    directory: Path, wanted: Wanted, infer: Callable[[], Any], say: Callable[[str], None]
+) -> tuple[Table, Shape]:
+    shape: Shape
+    if (wanted.mode or RAW) == RAW:
+        if wanted.schema is not None:
+            raise ConfigError("--schema is for --mode json: raw rows have the columns of records")
+        shape = RawShape(DATE in wanted.partition_by)
+    else:
+        fields = wanted.schema
+        if fields is None:
+            fields = infer()
+            say(f"Inferred the schema '{schema_text(fields)}'")
+        shape = JsonShape(stored_schema(fields), wanted.partition_by)
+    properties = {TOPIC: wanted.topic, TOPIC_ID: wanted.topic_id, MODE: wanted.mode or RAW}
+    if shape.has_date:
+        properties[DATE_OF] = "timestamp"
+    table = Table.create(directory, shape.schema, wanted.partition_by, properties)
+    return table, shape
+
+
+def _found(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
+    told = table.properties
+    if TOPIC not in told:
+        raise ConfigError(f"{table.directory} is a table that was not made from a topic: give another directory")
+    if told[TOPIC] != wanted.topic:
+        raise ConfigError(f"{table.directory} is the table of topic {told[TOPIC]}: give another directory")
+    if told.get(TOPIC_ID, "") and wanted.topic_id and told[TOPIC_ID] != wanted.topic_id:
+        raise ConfigError(
+            f"topic {wanted.topic} was deleted and created again since its table was made (its id was "
+            f"{told[TOPIC_ID]}, now {wanted.topic_id}), so its offsets began again: give another directory"
+        )
+    mode = told.get(MODE, RAW)
+    if wanted.mode not in (None, mode):
+        raise ConfigError(f"{table.directory} has rows of mode {mode}, not {wanted.mode}: give another directory")
+    if wanted.partition_by and wanted.partition_by != table.partition_by:
+        raise ConfigError(
+            f"{table.directory} is partitioned by {', '.join(table.partition_by) or 'nothing'}, which cannot be "
+            "changed: give another directory"
+        )
+    if mode == RAW:
+        if wanted.schema is not None:
+            raise ConfigError("--schema is for --mode json: raw rows have the columns of records")
+        return RawShape(DATE_OF in told)
+    if wanted.schema is not None:
+        _evolve(table, wanted.schema, say)
+    added = {*OF_RECORD, DATE} if DATE_OF in told else {*OF_RECORD}
+    return JsonShape(pa.schema([field for field in table.schema if field.name not in added]), table.partition_by)
+
+
+def _evolve(table: Table, schema: Any, say: Callable[[str], None]) -> None:
+    """Raises ConfigError, and then changes nothing."""
+    if OF_RECORD.keys() & set(schema.names):
+        raise ConfigError(f"the schema has a column {min(OF_RECORD.keys() & set(schema.names))!r} of the record's own")
+    found = table.evolve(schema)
+    if found.breaking:
+        raise ConfigError(
+            f"the schema does not fit {table.directory}: {'; '.join(map(str, found.breaking))}. Columns can be "
+            "added, and types can get wider: give another directory"
+        )
+    for names, what in ((found.added, "Added"), (found.widened, "Widened")):
+        if names:
+            say(f"{what} {', '.join(names)} in {table.directory}")

@@ -1,0 +1,55 @@
+"""What the rows of a table look like: a shape turns decoded records into rows, and names those that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any, Final, NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+RecordBatch = Any
+ArrowSchema = Any
+
+DATE: Final = "date"
+"""The column for partitioning by the day of the record's timestamp, in UTC."""
+_EPOCH = date(1970, 1, 1)
+_DAY_US = 86_400_000_000
+FIRST_US = (date.min - _EPOCH).days * _DAY_US
+LAST_US = (date.max - _EPOCH).days * _DAY_US
+"""Timestamps may be any numbers: one outside the calendar, as in microseconds, is filed under the nearest day."""
+
+
+class Misfit(NamedTuple):
+    """A record that is no row: its place in the batch, and why."""
+
+    at: int
+    reason: str
+
+
+class Shaped(NamedTuple):
+    rows: RecordBatch
+    misfits: Sequence[Misfit] = ()
+
+
+class Shape(Protocol):
+    @property
+    def columns(self) -> ArrowSchema:
+        """What is needed of the records, in the types of `arrow.decode`. It has `offset`, `timestamp` and `headers`."""
+
+    @property
+    def schema(self) -> ArrowSchema:
+        """Of the rows."""
+
+    @property
+    def has_date(self) -> bool:
+        """Whether rows have a column for the day of the record's timestamp."""
+
+    def shape(self, records: RecordBatch) -> Shaped: ...
+
+
+def dates_of(timestamps: Any) -> Any:
+    numbers = timestamps.cast(pa.int64())
+    bounded = pc.min_element_wise(pc.max_element_wise(numbers, FIRST_US), LAST_US)
+    return bounded.cast(timestamps.type).cast(pa.date32())
