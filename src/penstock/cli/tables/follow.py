@@ -23,7 +23,7 @@ from penstock.cli.metrics import ListenAddress, serve_metrics
 from penstock.cli.output import show_json
 from penstock.cli.reach.connection import Target, cluster_command, complete_topics, json_option
 from penstock.cli.reach.wire_admin import wire_cluster
-from penstock.cli.tables.options import Directory, Start, StartAt, needs_tables
+from penstock.cli.tables.options import Start, StartAt, TableDirectory, needs_tables
 from penstock.model.addresses import Address
 from penstock.model.errors import ConfigError, PenstockError
 from penstock.observability.exposition import counter, gauge, render
@@ -39,7 +39,7 @@ DAY_MS = 86_400_000
 
 @click.command()
 @click.option("--topic", required=True, shell_complete=complete_topics, help="Topic to read.")
-@click.option("--to", "directory", type=Directory(), required=True, help="Directory of the table.")
+@click.option("--to", "directory", type=TableDirectory(), required=True, help="Directory of the table.")
 @click.option(
     "--mode",
     type=click.Choice(["raw", "json"]),

@@ -34,7 +34,7 @@ def needs_tables(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-class Directory(click.ParamType[Path]):
+class TableDirectory(click.ParamType[Path]):
     name = "directory"
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -49,7 +49,7 @@ class Directory(click.ParamType[Path]):
         return Path(text)
 
 
-table_argument = click.argument("directory", type=Directory(), metavar="DIR")
+table_argument = click.argument("directory", type=TableDirectory(), metavar="DIR")
 
 
 def open_table(directory: Path) -> Table:
