@@ -62,7 +62,7 @@ def show(directory: Path, as_json: bool) -> None:
         return
     click.echo(f"Table {directory}: version {opened.version}, readable from {opened.oldest_version}")
     rows = "" if opened.rows is None else f"{opened.rows} rows in "
-    click.echo(f"{rows}{opened.files} files of {opened.size_bytes / 1e6:.1f} MB")
+    click.echo(f"{rows}{_files(opened.files)} of {opened.size_bytes / 1e6:.1f} MB")
     if opened.partition_by:
         click.echo(f"Partitioned by {', '.join(opened.partition_by)}")
     if dead is not None:
@@ -157,7 +157,7 @@ def compact(directory: Path, thorough: bool, as_json: bool) -> None:
     if as_json:
         show_json({"table": str(directory), "version": opened.version, "merged": merged, "made": made})
     else:
-        click.echo(f"Merged {merged} files into {made}; the table has {opened.files} files now.")
+        click.echo(f"Merged {_files(merged)} into {made}; the table has {_files(opened.files)} now.")
 
 
 @table.command()
@@ -181,7 +181,7 @@ def expire(directory: Path, older_than: int, as_json: bool) -> None:
     if as_json:
         show_json({"table": str(directory), "oldest_version": oldest, "files": files, "size_bytes": size_bytes})
     else:
-        click.echo(f"Deleted {files} files of {size_bytes / 1e6:.1f} MB; version {oldest} is the oldest to be read.")
+        click.echo(f"Deleted {_files(files)} of {size_bytes / 1e6:.1f} MB; version {oldest} is the oldest to be read.")
 
 
 @table.command()
@@ -221,3 +221,7 @@ def history(directory: Path, limit: int, as_json: bool) -> None:
             for one in entries
         ],
     )
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count != 1)}"

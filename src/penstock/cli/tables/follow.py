@@ -195,7 +195,8 @@ class _Output:
         progress = follower.progress
         if self._as_json:
             show_json({**facts(progress), "state": "stopped" if is_stopped else "done", "group": follower.group})
-        line = f"{'Stopped' if is_stopped else 'Done'}: {_described(progress)}, in {progress.commits} commits"
+        commits = f"{progress.commits} commit{'s' * (progress.commits != 1)}"
+        line = f"{'Stopped' if is_stopped else 'Done'}: {_described(progress)}, in {commits}"
         if progress.dead_letters:
             line += f"; {progress.dead_letters} dead letters in {progress.directory}/_dead_letters"
         self.say(f"{line}; the table is at version {progress.version}")
