@@ -22,6 +22,8 @@ from penstock.testing import Broker
 from penstock.topic_tables.progress import FollowProgress
 from support.processes.command_line import CommandLine
 
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "observability.md"
+
 
 @pytest.fixture
 def filled(cli: CommandLine, penstock_broker: Broker, topic: str) -> str:
@@ -166,6 +168,13 @@ def test_metrics_are_what_prometheus_reads() -> None:
     assert found["penstock_table_lag", "clicks", "0"] == 5
     assert found["penstock_table_lag", "clicks", "1"] == 0
     assert found["penstock_table_position", "clicks", "0"] == 4
+
+
+def test_the_page_names_every_metric() -> None:
+    (section,) = re.findall(r"^### Of a followed topic$(.*?)^##", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    progress = FollowProgress("clicks", "/data/clicks", positions={0: 4}, ends={0: 9})
+    shown = re.findall(r"^# TYPE (\w+) ", metrics_page(progress), re.MULTILINE)
+    assert re.findall(r"`(penstock_\w+)`", section) == shown
 
 
 def test_it_runs_until_it_is_stopped_and_serves_metrics(
