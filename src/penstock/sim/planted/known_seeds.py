@@ -77,6 +77,7 @@ FOUND_BY: dict[str, int] = {
     "keeps-its-timeout": 32,
     "knows-the-present-id": 32,
     "waits-for-nobody": 20,
+    "has-no-last-epoch": 112,
     "removes-markers": 7,
     "loads-no-aborted": 7,
     "forgets-open-offsets": 57,

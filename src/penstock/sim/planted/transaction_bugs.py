@@ -153,6 +153,30 @@ def _waits_for_nobody(original: Any) -> Any:
     return store_ended
 
 
+def _has_no_last_epoch(original: Any) -> Any:
+    return property(lambda self: False)
+
+
+def _ends_in_the_last_epoch(original: Any) -> Any:
+    def asked(request: Any, known: Any) -> Any:
+        largest = import_module(TXN_SHARD).LARGEST_EPOCH
+        if request.epoch == known.epoch == largest:
+            return original(request._replace(epoch=largest - 1), known._replace(epoch=largest - 1))
+        return original(request, known)
+
+    return asked
+
+
+def _serves_the_last_epoch(original: Any) -> Any:
+    def of_producer(self: Any, transactional_id: str, producer_id: int, epoch: int) -> Any:
+        known = self.transactions.get(transactional_id)
+        if known is not None and known.epoch_of(producer_id) == epoch:
+            return known, import_module("penstock.model.errors").ErrorCode.NONE
+        return original(self, transactional_id, producer_id, epoch)
+
+    return of_producer
+
+
 def _removes_markers(original: Any) -> Any:
     rewrite = import_module("penstock.storage.cleaner.rewrite")
     return lambda self, data, at, header, keeps_empty: rewrite._emptied(header) if keeps_empty else None
@@ -256,6 +280,17 @@ TRANSACTION_BUGS = (
         "the end of a transaction to which nothing was added waits for markers that nobody writes (FLINK-31363)",
         ENDS,
         ((f"{TXN_SHARD}:TransactionShard._store_ended", _waits_for_nobody),),
+    ),
+    Bug(
+        "has-no-last-epoch",
+        "an abort that comes after the coordinator's own is confirmed with the last epoch, which is for markers alone, "
+        "and a producer may work with it (KAFKA-20090)",
+        ENDLESS,
+        (
+            (f"{TRANSACTION}.has_last_epoch", _has_no_last_epoch),
+            (f"{TXN_SHARD}:_asked", _ends_in_the_last_epoch),
+            (f"{TXN_SHARD}:TransactionShard._of_producer", _serves_the_last_epoch),
+        ),
     ),
     Bug(
         "removes-markers",
