@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 from collections import Counter
 from math import inf
 from time import perf_counter
-from types import FrameType
 
 import penstock
 from penstock.runtime.loop import TurnLoop
+from penstock.runtime.thread_stack import Place, ThreadStack
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class LoopWatchdog:
         self._turns = loop.turns
         self._turns.stall_s = stall_s
         self._stall_s = stall_s
-        self._thread_id = threading.get_ident()
+        self._stack = ThreadStack(threading.get_ident())
         self._is_stopped = threading.Event()
         self._seen: dict[int, Counter[str]] = {}  # by turn
         self._told_hung = -1
@@ -56,6 +55,7 @@ class LoopWatchdog:
     def close(self) -> None:
         self._is_stopped.set()
         self._thread.join()
+        self._stack.close()
 
     def _run(self) -> None:
         while not self._is_stopped.wait(self._look()):
@@ -74,10 +74,9 @@ class LoopWatchdog:
         taken_s = perf_counter() - began_s
         if taken_s < self._stall_s:
             return self._stall_s - taken_s if taken_s > self._stall_s / 2 else self._stall_s / 2
-        frame = sys._current_frames().get(self._thread_id)
-        if frame is not None and turns.number == number:
-            self._seen.setdefault(number, Counter())[_places(frame)] += 1
-        del frame  # the frame would keep objects of the loop alive
+        places = self._stack.read()
+        if places and turns.number == number:
+            self._seen.setdefault(number, Counter())[_in_words(places)] += 1
         if taken_s > HUNG_S and self._told_hung != number:
             self._told_hung = number
             log.error("event loop held for %.1f s so far%s", taken_s, self._place_of(number))
@@ -99,15 +98,12 @@ class LoopWatchdog:
         return f" by {seen.most_common(1)[0][0]}" if seen else UNNAMED
 
 
-def _places(innermost: FrameType) -> str:
-    """The innermost frame of any code, and the frames of this package that led there."""
-    places: list[str] = []
-    frame: FrameType | None = innermost
-    while frame is not None and len(places) < DEPTH:
-        code = frame.f_code
-        is_ours = code.co_filename.startswith(_PACKAGE) and code.co_filename != _SELF
-        if is_ours or frame is innermost:
-            name = code.co_filename.removeprefix(_PACKAGE) if is_ours else os.path.basename(code.co_filename)
-            places.append(f"{name}:{frame.f_lineno} {code.co_name}")
-        frame = frame.f_back
-    return " < ".join(places)
+def _in_words(places: list[Place]) -> str:
+    """The innermost place of any code, and the places in this package that led there."""
+    words: list[str] = []
+    for at, (path, line, function) in enumerate(places):
+        is_ours = path.startswith(_PACKAGE) and path != _SELF
+        if is_ours or at == 0:
+            name = path.removeprefix(_PACKAGE) if is_ours else os.path.basename(path)
+            words.append(f"{name}:{line} {function}")
+    return " < ".join(words[:DEPTH])
