@@ -97,7 +97,7 @@ def follow(port: int, topic: str, mode: str) -> dict[str, object]:
     import threading
 
     from penstock.arrow.decode import warm_up
-    from penstock.topic_tables.ddl import parse_schema
+    from penstock.arrow.values import parse_schema
     from penstock.topic_tables.follower import Audience, FollowedTopic, Follower, FollowOptions
     from penstock.topic_tables.opening import Wanted, open_topic_table, topic_id_text
     from penstock.wire_client.blocking.cluster import BlockingCluster

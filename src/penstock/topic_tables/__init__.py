@@ -3,7 +3,7 @@
     follower.py       the loop: read, commit, wait, maintain
     reading.py        the records of a topic's partitions beyond their positions
     shapes.py         what rows of a table look like; raw.py, json_rows.py: the two there are
-    ddl.py            a schema as text; inference.py: a schema from values
+    inference.py      a schema from values
     opening.py        the table of a topic: made, or found and checked
     dead_letters.py   records that do not fit, in a table of their own
     progress.py       how far it is

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.decode import KAFKA_SCHEMA
+from penstock.arrow.values import Misfit
 from penstock.tables import Span, Table
-from penstock.topic_tables.shapes import Misfit
 
 NAME: Final = "_dead_letters"
 _OF_RECORD = ("partition", "offset", "timestamp", "key", "value", "headers")

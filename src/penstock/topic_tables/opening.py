@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from penstock.arrow.values import schema_text
 from penstock.model.errors import ConfigError
 from penstock.tables import NoTable, Table
 from penstock.tables.schema import stored_schema
-from penstock.topic_tables.ddl import schema_text
 from penstock.topic_tables.json_rows import OF_RECORD, JsonShape
 from penstock.topic_tables.raw import RawShape
 from penstock.topic_tables.shapes import DATE, Shape

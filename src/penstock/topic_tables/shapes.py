@@ -9,6 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrow.values import Misfit
+
 RecordBatch = Any
 ArrowSchema = Any
 
@@ -19,13 +21,6 @@ _DAY_US = 86_400_000_000
 FIRST_US = (date.min - _EPOCH).days * _DAY_US
 LAST_US = (date.max - _EPOCH).days * _DAY_US
 """Timestamps may be any numbers: one outside the calendar, as in microseconds, is filed under the nearest day."""
-
-
-class Misfit(NamedTuple):
-    """A record that is no row: its place in the batch, and why."""
-
-    at: int
-    reason: str
 
 
 class Shaped(NamedTuple):

@@ -19,12 +19,12 @@ import pytest
 from confluent_kafka import TopicPartition as Partition
 from confluent_kafka.admin import AdminClient
 
+from penstock.arrow.values import parse_schema
 from penstock.model.errors import ConfigError
 from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.tables import CommitConflict, PositionsMoved, Table
 from penstock.testing import Broker
 from penstock.topic_tables import follower as follower_module
-from penstock.topic_tables.ddl import parse_schema
 from penstock.topic_tables.follower import Audience, RecordsLost
 from penstock.wire_client.requests.errors import TopicRecreated
 from support.tables.topics import FilledTopic, earliest, latest, offsets_of, values_of

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.arrow.decode import KAFKA_SCHEMA
+from penstock.arrow.values import parse_schema
 from penstock.model.errors import ConfigError
 from penstock.tables.schema import stored_schema
-from penstock.topic_tables.ddl import parse_schema
 from penstock.topic_tables.json_rows import JsonShape
 from penstock.topic_tables.raw import RawShape
 

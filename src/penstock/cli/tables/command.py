@@ -38,7 +38,7 @@ table.add_command(follow)
 @needs_tables
 def show(directory: Path, as_json: bool) -> None:
     """Show a table's schema, size and positions."""
-    from penstock.topic_tables.ddl import schema_text
+    from penstock.arrow.values import schema_text
     from penstock.topic_tables.opening import MODE, TOPIC
 
     opened = open_table(directory)

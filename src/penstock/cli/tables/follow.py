@@ -91,7 +91,7 @@ def follow(
     as_json: bool,
 ) -> int:
     """Write a topic to a table in an open format (Delta Lake), each record once, until it is stopped."""
-    from penstock.topic_tables.ddl import parse_schema
+    from penstock.arrow.values import parse_schema
     from penstock.topic_tables.follower import Audience, FollowedTopic, Follower, FollowOptions
     from penstock.topic_tables.opening import Wanted, open_topic_table, topic_id_text
 

@@ -1,13 +1,12 @@
-"""Schemas as text, and schemas from values."""
+"""Schemas as text: read, written, and refused with the place."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
+from penstock.arrow.values import parse_schema, schema_text
 from penstock.model.errors import ConfigError
-from penstock.topic_tables.ddl import parse_schema, schema_text
-from penstock.topic_tables.inference import infer
 
 
 def test_a_schema_as_text_and_back() -> None:
@@ -43,37 +42,15 @@ def test_words_of_other_databases() -> None:
         ("a decimal(x)", "a number is expected"),
         ("a map<string>", "'>' where ',' is expected"),
         ("a int not nil", "NULL after NOT"),
-        ("a int, A long", "a column 'a' twice"),
+        ("a int, A long", "a column 'A' twice (character 8)"),
+        ("s struct<b: int, B: int>", "a column 'B' twice (character 18)"),
+        ("s struct<>", "'>' where the name of a column is expected (character 10)"),
+        ("a int,\n  b lng", "'lng' where a type"),
+        ("  a decimal(50, 2)", "at most 38 digits is expected (character 5)"),
+        ("a `b", "the schema cannot be read from '`b' (character 3) on"),
     ],
 )
 def test_a_schema_that_cannot_be_read_says_where(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_schema(text)
     assert reason in str(refused.value)
-
-
-def test_a_schema_of_values() -> None:
-    values = [
-        b'{"id": 1, "user": {"country": "NO", "age": null}, "prices": [1, 2.5], "gone": null, "none": [], "big": 1}',
-        b'{"id": 2, "is_new": true, "big": 1e300, "at": "2026-01-31T12:00:00Z"}',
-        b"no json",
-        b"[1]",
-        None,
-    ]
-    assert schema_text(infer(values)) == (
-        "id long, user struct<country: string>, prices array<double>, big double, is_new boolean, at string"
-    )
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ([b'{"a": {"b": 1}}', b'{"a": {"b": "x"}}'], "field 'a.b' is long in some values and string in others"),
-        ([b'{"a": [1, "x"]}'], r"field 'a\[\]' is long in some values and string in others"),
-        ([b"1", None], "no JSON objects to infer a schema from"),
-        ([b'{"a": null}'], "no fields to infer a schema from"),
-    ],
-)
-def test_values_without_a_schema(values: list[bytes | None], reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        infer(values)

@@ -36,15 +36,11 @@ _KNOWN = f"{', '.join(_NAMES)}, decimal(P, S)"
 
 
 def parse_schema(text: str) -> Any:
-    """Raises ConfigError, which says where."""
+    """Raises ConfigError, which says what is wrong and at which character."""
     reader = _Reader(text)
     fields = reader.fields(closing="")
     if not fields:
         raise ConfigError("the schema is empty: write for example 'id long, name string'")
-    names = [field.name.lower() for field in fields]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ConfigError(f"the schema has a column {twice[0]!r} twice")
     return pa.schema(fields)
 
 
@@ -74,21 +70,30 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._tokens: list[str] = []
+        self._places: list[int] = []
         at = 0
         while text[at:].strip():
             found = _TOKENS.match(text, at)
             if found is None:
-                raise ConfigError(f"the schema cannot be read from {text[at : at + 20].strip()!r} on")
+                rest = text[at:].lstrip()
+                place = len(text) - len(rest) + 1
+                raise ConfigError(f"the schema cannot be read from {rest[:20]!r} (character {place}) on")
             self._tokens.append(found[1] or found[2] or found[3])
+            self._places.append(found.start(found.lastindex or 0))
             at = found.end()
         self._at = 0
 
     def fields(self, closing: str) -> list[Any]:
         found: list[Any] = []
+        names: set[str] = set()
         while self._peek() != closing:
             if found:
                 self._expect(",")
             name = self._name()
+            if name.lower() in names:
+                self._at -= 1
+                raise ConfigError(f"the schema has a column {name!r} twice {self._place()}")
+            names.add(name.lower())
             if self._peek() == ":":
                 self._next()
             kind = self._type()
@@ -96,6 +101,7 @@ class _Reader:
             if self._peek().lower() == "not":
                 self._next()
                 if self._next().lower() != "null":
+                    self._at -= 1
                     raise self._wrong("NULL after NOT")
                 nullable = False
             found.append(pa.field(name, kind, nullable))
@@ -109,14 +115,18 @@ class _Reader:
         if name in _TYPES:
             return _TYPES[name]
         if name in ("decimal", "numeric"):
+            at = self._at - 1
             numbers = self._numbers() if self._peek() == "(" else [10]
             precision, scale = (*numbers, 0)[:2]
             if len(numbers) > 2 or not 1 <= precision <= 38 or not 0 <= scale <= precision:
+                self._at = at
                 raise self._wrong("decimal(PRECISION, SCALE) with at most 38 digits")
             return pa.decimal128(precision, scale)
         if name == "struct":
             self._expect("<")
             fields = self.fields(closing=">")
+            if not fields:
+                raise self._wrong("the name of a column")
             self._expect(">")
             return pa.struct(fields)
         if name == "array":
@@ -140,6 +150,7 @@ class _Reader:
         while True:
             text = self._next()
             if not text.isdigit():
+                self._at -= 1
                 raise self._wrong("a number")
             found.append(int(text))
             if self._next() == ")":
@@ -167,4 +178,8 @@ class _Reader:
 
     def _wrong(self, wanted: str) -> ConfigError:
         found = repr(self._peek()) if self._peek() else "its end"
-        return ConfigError(f"the schema has {found} where {wanted} is expected: {self._text.strip()!r}")
+        return ConfigError(f"the schema has {found} where {wanted} is expected {self._place()}")
+
+    def _place(self) -> str:
+        at = self._places[self._at] if self._at < len(self._places) else len(self._text.rstrip())
+        return f"(character {at + 1}): {self._text.strip()!r}"
