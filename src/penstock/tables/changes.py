@@ -75,6 +75,15 @@ class Changes:
 
             return self._committer.commit(decide), files.rows
 
+    def find(self, keys: Sequence[str], wanted: Any, columns: Sequence[str]) -> Any:
+        schema = self._schema
+        found = pa.schema([schema.field(name) for name in columns])
+        if not wanted.num_rows:
+            return found.empty_table()
+        searched = merging.Keys(keys, wanted)
+        files = list(self._state.files.values())
+        return pa.Table.from_batches(merging.rows_with(searched, self._directory, files, schema, found), found)
+
     def merge(self, keys: Sequence[str], upserts: Rows, deletes: Any, spans: Spans) -> tuple[bool, int]:
         schema, schema_version = self._schema, self._state.metadata_version
         for name in keys:

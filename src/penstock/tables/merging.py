@@ -7,7 +7,7 @@ keys, and a row group at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,17 @@ def files_with(keys: Keys, table: Path, files: Sequence[AddFile], schema: ArrowS
 
 def _is_in(keys: Keys, table: Path, file: AddFile, schema: ArrowSchema) -> bool:
     return any(pc.any(keys.found_in(batch)).as_py() for batch in read_file(table, file, schema, keys.columns))
+
+
+def rows_with(
+    keys: Keys, table: Path, files: Sequence[AddFile], schema: ArrowSchema, found: ArrowSchema
+) -> Iterator[RecordBatch]:
+    """Only the columns of `found`, and of the keys, are read."""
+    names = list(dict.fromkeys((*found.names, *keys.columns)))
+    for file in files:
+        if keys.may_be_in(file):
+            for batch in read_file(table, file, schema, names):
+                yield batch.filter(keys.found_in(batch)).select(found.names)
 
 
 def rewrite_without(keys: Keys, table: Path, files: Sequence[AddFile], schema: ArrowSchema, into: FileSet) -> int:

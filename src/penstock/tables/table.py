@@ -247,6 +247,14 @@ class Table:
         """
         return self._changed(positions, lambda spans: self._changes.merge(keys, upserts, deletes, spans))
 
+    def find(self, keys: Sequence[str], wanted: Any, columns: Sequence[str]) -> Any:
+        """The rows whose `keys` are in the Arrow table `wanted`, as an Arrow table of `columns`.
+
+        Raises SchemaMismatch for a null among them, TableDamaged.
+        """
+        self.refresh()
+        return self._changes.find(keys, wanted, columns)
+
     def _changed(
         self, positions: Mapping[str, Span] | None, change: Callable[[Mapping[str, Span]], tuple[bool, int]]
     ) -> Committed:

@@ -3,6 +3,8 @@
     follower.py       the loop: read, commit, wait, maintain
     reading.py        the records of a topic's partitions beyond their positions
     shapes.py         what rows of a table look like; raw.py, json_rows.py: the two there are
+    keyed.py          rows of a table that has the newest of each key; newest.py: which ones that are
+    writing.py        rows become a version: added, or merged by key
     inference.py      a schema from values
     opening.py        the table of a topic: made, or found and checked
     dead_letters.py   records that do not fit, in a table of their own

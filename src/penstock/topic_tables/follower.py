@@ -22,6 +22,7 @@ from penstock.topic_tables.opening import stream_of, topic_id_text
 from penstock.topic_tables.progress import FollowProgress
 from penstock.topic_tables.reading import Piece, TopicReader
 from penstock.topic_tables.shapes import Shape
+from penstock.topic_tables.writing import RowWriter
 from penstock.wire_client.blocking.cluster import BlockingCluster
 from penstock.wire_client.requests.errors import WireClientError
 from penstock.wire_client.requests.retriable import may_pass
@@ -72,6 +73,7 @@ class _Pending:
 
     rows: dict[int, list[Any]] = field(default_factory=dict)
     dead: dict[int, list[Any]] = field(default_factory=dict)
+    tombstones: list[Any] = field(default_factory=list)
     records: int = 0
     size_bytes: int = 0
     since: float = 0.0
@@ -107,6 +109,7 @@ class Follower:
         self._options = options
         self._audience = audience
         self._reader = TopicReader(cluster, topic.name, topic.topic_id, shape.columns)
+        self._writer = RowWriter(table, shape)
         self._dead_letters = DeadLetters(table.directory)
         self._read: dict[int, int] = {}
         """The next offset to be read, by partition."""
@@ -209,6 +212,8 @@ class Follower:
             pending.rows.setdefault(partition, []).append(shaped.rows)
             if shaped.misfits:
                 pending.dead.setdefault(partition, []).append(dead_rows(piece.records, shaped.misfits))
+            if shaped.tombstones is not None:
+                pending.tombstones.append(shaped.tombstones)
             pending.records += piece.records.num_rows
             pending.size_bytes += size_bytes
         self._read[partition] = piece.position
@@ -229,7 +234,11 @@ class Follower:
         pending = self._pending
         if pending.size_bytes >= COMMIT_BYTES:
             return True
-        return bool(pending.since) and time.monotonic() - pending.since >= self._options.commit_interval_s
+        return bool(pending.since) and time.monotonic() >= self._due_s
+
+    @property
+    def _due_s(self) -> float:
+        return self._pending.since + max(self._options.commit_interval_s, self._writer.pause_s)
 
     def _idle(self, read_bytes: int) -> None:
         """Waits for records, but not beyond the next commit. A trickle is not read record by record."""
@@ -237,8 +246,7 @@ class Follower:
             self._commit()
         left_s = WAIT_S
         if self._pending.since:
-            due_s = self._pending.since + self._options.commit_interval_s - time.monotonic()
-            left_s = max(0.0, min(WAIT_S, due_s))
+            left_s = max(0.0, min(WAIT_S, self._due_s - time.monotonic()))
         if 0 < read_bytes < TRICKLE_BYTES:
             self._audience.stop.wait(min(PACE_S, left_s))
         self._reader.wait(self._read, left_s)
@@ -258,13 +266,16 @@ class Follower:
             return
         dead = self._dead_letters.append(pending.dead, streams, self._read)
         rows = [batch for _, batches in sorted(pending.rows.items()) for batch in batches]
-        done = self._table.append(rows, spans)
+        began = time.monotonic()
+        done = self._writer.write(rows, pending.tombstones, spans)
         if done.is_replay:
             raise CommitConflict(f"another process writes {self._table.directory}: one is enough")
         self.progress.records += pending.records
         self.progress.size_bytes += pending.size_bytes
         self.progress.dead_letters += dead
+        self.progress.tombstones += sum(one.num_rows for one in pending.tombstones)
         self.progress.commits += 1
+        self.progress.commit_s += time.monotonic() - began
         self._update()
         self._show_lag()
 

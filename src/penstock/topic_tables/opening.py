@@ -6,6 +6,7 @@ again, and another topic's table, are refused before anything is written.
 
 from __future__ import annotations
 
+import json
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,11 +20,15 @@ from penstock.model.errors import ConfigError
 from penstock.tables import NoTable, Table
 from penstock.tables.schema import stored_schema
 from penstock.topic_tables.json_rows import OF_RECORD, JsonShape
+from penstock.topic_tables.keyed import KeyedShape, check_key
+from penstock.topic_tables.newest import KeyColumns
 from penstock.topic_tables.raw import RawShape
 from penstock.topic_tables.shapes import DATE, Shape
 
 RAW, JSON = "raw", "json"
 TOPIC, TOPIC_ID, MODE = "penstock.topic", "penstock.topic.id", "penstock.mode"
+KEY = "penstock.key"
+"""KeyColumns, as JSON, if the table has the newest row of each key."""
 DATE_OF = "penstock.date"
 """There if the column `date` is that of the record's timestamp, and not a field."""
 STREAM_PREFIX: Final = "penstock"
@@ -39,6 +44,7 @@ class Wanted:
     schema: Any = None
     """Of JSON objects."""
     partition_by: tuple[str, ...] = ()
+    key: tuple[str, ...] = ()
 
 
 def topic_id_text(topic_id: bytes) -> str:
@@ -74,12 +80,31 @@ def _create(
         if fields is None:
             fields = infer()
             say(f"Inferred the schema '{schema_text(fields)}'")
-        shape = JsonShape(stored_schema(fields), wanted.partition_by)
+        shape = JsonShape(_never_null(stored_schema(fields), wanted.key), wanted.partition_by)
     properties = {TOPIC: wanted.topic, TOPIC_ID: wanted.topic_id, MODE: wanted.mode or RAW}
     if shape.has_date:
         properties[DATE_OF] = "timestamp"
+    if wanted.key:
+        check_key(shape.schema, wanted.key)
+        properties[KEY] = json.dumps(wanted.key)
+    shape = _keyed(shape, wanted.mode or RAW, wanted.key)
     table = Table.create(directory, shape.schema, wanted.partition_by, properties)
     return table, shape
+
+
+def _never_null(fields: Any, names: tuple[str, ...]) -> Any:
+    """A key is there in each value."""
+    return pa.schema([field.with_nullable(field.nullable and field.name not in names) for field in fields])
+
+
+def _keyed(plain: Shape, mode: str, key: tuple[str, ...]) -> Shape:
+    if not key:
+        return plain
+    if mode == JSON:
+        return KeyedShape(plain, KeyColumns(key, "_key", ("_partition", "_offset", "_timestamp")))
+    if key != ("key",):
+        raise ConfigError("raw rows have one key, that of the record: --key key. --mode json has fields to choose from")
+    return KeyedShape(plain, KeyColumns(key, "key", ("partition", "offset", "timestamp")))
 
 
 def _found(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
@@ -101,14 +126,19 @@ def _found(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
             f"{table.directory} is partitioned by {', '.join(table.partition_by) or 'nothing'}, which cannot be "
             "changed: give another directory"
         )
+    key = tuple(json.loads(told.get(KEY, "[]")))
+    if wanted.key and wanted.key != key:
+        has = f"the newest row of each {', '.join(key)}" if key else "a row for each record"
+        raise ConfigError(f"{table.directory} has {has}, which cannot be changed: give another directory")
     if mode == RAW:
         if wanted.schema is not None:
             raise ConfigError("--schema is for --mode json: raw rows have the columns of records")
-        return RawShape(DATE_OF in told)
+        return _keyed(RawShape(DATE_OF in told), mode, key)
     if wanted.schema is not None:
-        _evolve(table, wanted.schema, say)
+        _evolve(table, _never_null(wanted.schema, key), say)
     added = {*OF_RECORD, DATE} if DATE_OF in told else {*OF_RECORD}
-    return JsonShape(pa.schema([field for field in table.schema if field.name not in added]), table.partition_by)
+    fields = pa.schema([field for field in table.schema if field.name not in added])
+    return _keyed(JsonShape(fields, table.partition_by), mode, key)
 
 
 def _evolve(table: Table, schema: Any, say: Callable[[str], None]) -> None:
@@ -118,7 +148,7 @@ def _evolve(table: Table, schema: Any, say: Callable[[str], None]) -> None:
     found = table.evolve(schema)
     if found.breaking:
         raise ConfigError(
-            f"the schema does not fit {table.directory}: {'; '.join(map(str, found.breaking))}. Columns can be "
+            f"the schema does not fit {table.directory}: {'; '.join(map(str, found.breaking))}. KeyColumns can be "
             "added, and types can get wider: give another directory"
         )
     for names, what in ((found.added, "Added"), (found.widened, "Widened")):

@@ -18,9 +18,13 @@ class FollowProgress:
     size_bytes: int = 0
     """Of the records in memory."""
     dead_letters: int = 0
+    tombstones: int = 0
+    """Of the records, those that delete by their key."""
     lost: int = 0
     """Offsets that retention deleted before they were read."""
     commits: int = 0
+    commit_s: float = 0.0
+    """The time that they took."""
     version: int = 0
     positions: Mapping[int, int] = field(default_factory=dict)
     """What the table has, by partition."""

@@ -26,6 +26,8 @@ LAST_US = (date.max - _EPOCH).days * _DAY_US
 class Shaped(NamedTuple):
     rows: RecordBatch
     misfits: Sequence[Misfit] = ()
+    tombstones: RecordBatch | None = None
+    """Keys whose rows go, with the places of their records (`newest.TOMBSTONES`)."""
 
 
 class Shape(Protocol):

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from penstock.tables import Table, checkpoint
+from penstock.tables import Span, Table, checkpoint
 from penstock.tables.reading import read_file
 from support.tables.rows import EVENTS, STREAM, append, events
 
@@ -47,7 +47,20 @@ def maintain(directory: Path) -> None:
     table.expire(timedelta(0), unfinished_s=0)
 
 
-WORK: dict[str, Callable[[Path], None]] = {"append": append_some, "replace": replace_all, "maintain": maintain}
+def merge_some(directory: Path) -> None:
+    """The rows of a window that moves: each merge adds a row behind it, and deletes the first."""
+    table = Table.open_or_create(directory, EVENTS)
+    at = table.positions.get(STREAM, 0)
+    gone = events(at - 1, at).select(["id"]) if at else None
+    table.merge(["id"], events(at, at + ROWS), gone, {STREAM: Span(at, at + 1)})
+
+
+WORK: dict[str, Callable[[Path], None]] = {
+    "append": append_some,
+    "replace": replace_all,
+    "maintain": maintain,
+    "merge": merge_some,
+}
 
 
 class Killer:

@@ -49,3 +49,11 @@ def test_a_replacement_is_whole_or_not_there(tmp_path: Path) -> None:
     for seen in found:
         assert seen["ids"] == list(range(max(0, seen["version"])))
     assert found[-1]["version"] >= 1
+
+
+def test_a_merge_is_whole_or_not_there(tmp_path: Path) -> None:
+    found = killed_at_every_step(tmp_path, "merge")
+    for seen in found:
+        at = seen["position"]
+        assert seen["ids"] == (list(range(at - 1, at - 1 + 5)) if at else [])
+    assert found[-1]["position"] >= 2

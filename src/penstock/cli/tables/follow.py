@@ -57,6 +57,13 @@ DAY_MS = 86_400_000
     metavar="COLUMN",
     help="Columns of a new table to partition by; date is the day of the record's timestamp. Repeatable.",
 )
+@click.option(
+    "--key",
+    multiple=True,
+    metavar="COLUMN",
+    help="A new table has the newest row of each key only, and records without a value delete. key is that of the "
+    "record (_key with --mode json), others are fields. Repeatable.",
+)
 @click.option("--from", "start", type=Start(), help="Where a new table begins (default: earliest).")
 @click.option("--once", is_flag=True, help="End when everything is in the table that was in the topic at the start.")
 @click.option(
@@ -82,6 +89,7 @@ def follow(
     mode: str | None,
     schema_text: str | None,
     partition_by: tuple[str, ...],
+    key: tuple[str, ...],
     start: StartAt | None,
     once: bool,
     commit_interval: int,
@@ -102,7 +110,7 @@ def follow(
     with wire_cluster(target) as cluster, _stopping(output) as stop:
         info = cluster.topic(topic)
         followed = FollowedTopic(topic, info.topic_id)
-        wanted = Wanted(topic, topic_id_text(info.topic_id), mode, schema, partition_by)
+        wanted = Wanted(topic, topic_id_text(info.topic_id), mode, schema, partition_by, key)
         begin = start or StartAt("earliest")
 
         def infer() -> Any:
@@ -218,6 +226,7 @@ def facts(progress: FollowProgress) -> Mapping[str, Any]:
         "seconds": round(progress.seconds, 3),
         "records_per_s": round(progress.records_per_s, 1),
         "commits": progress.commits,
+        "tombstones": progress.tombstones,
         "dead_letters": progress.dead_letters,
         "lost": progress.lost,
         "lag": progress.lag,
@@ -237,6 +246,8 @@ def metrics_page(progress: FollowProgress) -> str:
             ("records", "Records that were committed to the table", progress.records),
             ("bytes", "Bytes of these records in memory", progress.size_bytes),
             ("commits", "Commits to the table", progress.commits),
+            ("commit_seconds", "Time that these commits took", progress.commit_s),
+            ("tombstones", "Records that delete by their key", progress.tombstones),
             ("dead_letters", "Records that did not fit the table", progress.dead_letters),
             ("lost_offsets", "Offsets that were deleted before they were read", progress.lost),
         )
