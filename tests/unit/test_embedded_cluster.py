@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.config.properties import parse_properties
 from penstock.model.errors import ConfigError
+from penstock.sdk import BlockingAdmin
 from penstock.testing import Cluster
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "embedded.md"
@@ -156,6 +157,19 @@ def test_what_is_refused_leaves_nothing(
     with pytest.raises(ConfigError, match=sentence):
         Cluster(settings, nodes=nodes).start()  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_admin_client_survives_the_controller() -> None:
+    """librdkafka alone asks the dead one for minutes, unless it has a broker left to connect to."""
+    with Cluster() as cluster, BlockingAdmin(cluster.bootstrap_servers, settings={"log_level": "0"}) as admin:
+        admin.create_topic("t", 3, 3)
+        for node in cluster.node_ids:
+            assert admin.configs("broker", str(node))
+        controller = admin.cluster().controller_id
+        assert controller is not None
+        cluster.kill(controller)
+        assert [partition.id for partition in admin.topic("t").partitions] == [0, 1, 2]
+        assert admin.cluster().controller_id != controller
 
 
 def test_a_place_that_is_no_directory(tmp_path: Path) -> None:

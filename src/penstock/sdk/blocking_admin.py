@@ -5,6 +5,7 @@ Each call asks the cluster; nothing is cached. Threads may share one instance.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
@@ -57,12 +58,15 @@ from penstock.sdk.errors import (
 from penstock.sdk.records import Position, checked_partitions
 from penstock.sdk.settings import ClusterConnection
 
+log = logging.getLogger(__name__)
+
 Kind = Literal["topic", "broker", "group"]
 R = TypeVar("R")
 
 POLL_S = 0.2
 RETRY_S = 0.1
 LAST_TRY_S = 0.5
+STALLED_S = 1.0
 MOVED = frozenset(
     (
         "NOT_COORDINATOR",
@@ -76,6 +80,7 @@ MOVED = frozenset(
     )
 )
 """Errors, by librdkafka's names, of a broker that is not the leader, coordinator or controller, or not ready yet."""
+SOME_TOPIC = "__consumer_offsets"  # its metadata is a short answer, and no request creates it
 MAX_PARTITIONS, MAX_REPLICAS = 100_000, 32_767  # librdkafka's limits
 _RESOURCES: dict[Kind, ResourceType] = {
     "topic": ResourceType.TOPIC,
@@ -463,10 +468,16 @@ class BlockingAdmin:
 
     def _wait(self, doing: str, future: Future[Any], timeout_s: float, *, changes: bool = False) -> Any:
         client = self._open()
-        deadline = time.monotonic() + timeout_s + 1  # librdkafka has its own deadline and a better error
+        begin = time.monotonic()
+        deadline = begin + timeout_s + 1  # librdkafka has its own deadline and a better error
+        look_up_at = begin + STALLED_S
         while not wait([future], POLL_S).done:
             client.poll(0)  # log lines and connection errors
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            if now > look_up_at:
+                self._look_up_controller(client)
+                look_up_at = time.monotonic() + STALLED_S
+            if now > deadline:
                 if self._connection.is_down:
                     raise Unreachable(self._connection.servers)
                 raise TimedOut(f"{doing}: no answer in time", "TIMED_OUT")
@@ -477,6 +488,14 @@ class BlockingAdmin:
             raise self._connection.error(error, doing, changes=changes) from error
         self._connection.answered()
         return result
+
+    def _look_up_controller(self, client: AdminClient) -> None:
+        """librdkafka waits for the controller that it knows, also if it is dead, and asks for metadata every five
+        minutes. Any answer with metadata names the present controller, so the request in hand goes there."""
+        try:
+            client.list_topics(SOME_TOPIC, timeout=STALLED_S)
+        except KafkaException as error:
+            log.debug("no broker named the controller: %s", error)
 
 
 def _texts(doing: str, settings: Mapping[str, str] | None) -> dict[str, str]:
