@@ -419,7 +419,8 @@ class ReplicaEars:
         for node in self._cluster.nodes.values():
             known = node.membership.image.topics.get(topic)
             if known is not None:
-                session_s = self._cluster.nodes[number].config.broker_session_timeout_ms / 1000
+                asked = self._cluster.nodes.get(number)  # none: it was stopped after its answer
+                session_s = self._cluster.session_s if asked is None else asked.config.broker_session_timeout_ms / 1000
                 place = known.topic_id.hex(), partition_of(key, len(known.partitions))
                 return self._leases.may_not_know(place, number, awake_s, session_s)
         return False
