@@ -148,7 +148,7 @@ def _evolve(table: Table, schema: Any, say: Callable[[str], None]) -> None:
     found = table.evolve(schema)
     if found.breaking:
         raise ConfigError(
-            f"the schema does not fit {table.directory}: {'; '.join(map(str, found.breaking))}. KeyColumns can be "
+            f"the schema does not fit {table.directory}: {'; '.join(map(str, found.breaking))}. Columns can be "
             "added, and types can get wider: give another directory"
         )
     for names, what in ((found.added, "Added"), (found.widened, "Widened")):
