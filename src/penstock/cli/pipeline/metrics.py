@@ -80,6 +80,16 @@ def _families(pipeline: str, told: Mapping[str, Any]) -> Iterator[Family]:
             of_flow,
             list(_totals(pipeline, flows, f"rows_{kind}_total")),
         )
+    yield counter(
+        "penstock_pipeline_expectation_violations_total",
+        "Rows of the flow that violated the expectation since the last reset of the project.",
+        (*of_flow, "expectation"),
+        [
+            ((pipeline, flow, name), float(count))
+            for flow, told in flows.items()
+            for name, count in told.get("violations_total", {}).items()
+        ],
+    )
 
 
 def _totals(pipeline: str, flows: Mapping[str, Any], name: str) -> Iterator[Sample]:

@@ -52,6 +52,14 @@ def show_status(found: PipelineStatus) -> None:
                 for one in found.flows
             ],
         )
+    expectations = [
+        (one.name, name, one.violations.get(name, 0), one.violations_total.get(name))
+        for one in found.flows
+        for name in {**one.violations_total, **one.violations}
+    ]
+    if expectations:
+        click.echo()
+        show_table(("FLOW", "EXPECTATION", "VIOLATIONS", "VIOLATIONS TOTAL"), expectations)
     partitions = [(one.name, part) for one in found.flows for part in one.partitions]
     if partitions:
         click.echo()
@@ -97,6 +105,7 @@ def run_object(project: PipelineProject, report: RunReport, error: PipelineError
                 "rows_read": None if flow.is_batch else flow.rows_read,
                 "rows_written": flow.rows_written,
                 "lag": flow.lag,
+                "violations": flow.violations,
                 "error": flow.cause or None,
             }
             for flow in report.flows.values()
@@ -128,6 +137,8 @@ def _flow_object(one: FlowStatus) -> dict[str, Any]:
         "rows_written_total": one.rows_written_total,
         "lag": one.lag,
         "groups": list(one.groups),
+        "violations": dict(one.violations),
+        "violations_total": dict(one.violations_total),
         "partitions": [
             {
                 "topic": part.topic,

@@ -16,6 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.expectations import Declared, declared
 from penstock.spark.pipeline.definitions import Definitions, Place, read_definitions
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError
@@ -46,6 +47,7 @@ class PipelineGraph:
     writes: dict[str, None] = field(default_factory=dict)
     clients: list[dict[str, str]] = field(default_factory=list)
     """The client options of the sources that name a cluster."""
+    expectations: Declared = field(default_factory=Declared)
     has_other_sources: bool = False
     """A source is neither a topic by name nor, apparently, a table of the pipeline."""
 
@@ -89,8 +91,9 @@ def registered(
     graph = PipelineGraph(graph_id, definitions)
     try:
         registry = _registry(engine, graph, left_out)
-        for file in definitions.files:
-            _register(engine, registry, graph, file)
+        with declared() as graph.expectations:
+            for file in definitions.files:
+                _register(engine, registry, graph, file)
         yield graph
     finally:
         _drop(engine, graph_id)
@@ -110,7 +113,8 @@ def _register(engine: PipelineEngine, registry: Any, graph: PipelineGraph, file:
             else:
                 _execute(engine, graph, file)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
-        raise DefinitionError([definitions.mistake_in(project, file, error)]) from error
+        mistake = definitions.mistake_in(project, file, error)
+        raise DefinitionError([replace(mistake, what=graph.expectations.said(str(error), mistake.what))]) from error
 
 
 def _execute(engine: PipelineEngine, graph: PipelineGraph, file: Path) -> None:

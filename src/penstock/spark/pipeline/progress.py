@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.spark.expectations import violations_in
 from penstock.spark.pipeline.events import FlowEvent, FlowState, cause_of
 from penstock.spark.pipeline.graph import ROWS, metric_of, short_name
 from penstock.spark.source.offsets import SourceOffset
@@ -30,6 +31,8 @@ class FlowProgress:
     offsets: list[SourceOffset] = field(default_factory=list)
     """The offset of each source of topics."""
     lag: int | None = None
+    violations: dict[str, int] = field(default_factory=dict)
+    """The rows that violate each expectation."""
     error: str = ""
 
     @property
@@ -45,6 +48,7 @@ class BatchDone:
     rows_read: int
     rows_written: int | None
     offsets: list[SourceOffset]
+    violations: Mapping[str, int] = field(default_factory=dict)
 
 
 class RunProgress:
@@ -71,6 +75,8 @@ class RunProgress:
         if batch.rows_written is not None:
             flow.rows_written = (flow.rows_written or 0) + batch.rows_written
         flow.offsets = batch.offsets
+        for name, count in batch.violations.items():
+            flow.violations[name] = flow.violations.get(name, 0) + count
         return flow
 
     def complete(self) -> list[FlowProgress]:
@@ -93,14 +99,16 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
     name = progress.get("name")
     if not name:
         return None
-    observed = (progress.get("observedMetrics") or {}).get(metric_of(short_name(name))) or {}
+    observed = progress.get("observedMetrics") or {}
+    rows = observed.get(metric_of(short_name(name))) or {}
     found = (_source_offset(source.get("endOffset")) for source in progress.get("sources") or [])
-    written = observed.get(ROWS)
+    written = rows.get(ROWS)
     return BatchDone(
         name,
         int(progress.get("numInputRows") or 0),
         None if written is None else int(written),
         [offset for offset in found if offset is not None],
+        violations_in(observed),
     )
 
 

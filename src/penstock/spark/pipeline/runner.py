@@ -402,7 +402,7 @@ def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress
     failed = progress.failed()
     if failed:
         return FlowFailed(
-            [(flow.name, flow.cause) for flow in failed],
+            [(flow.name, graph.expectations.said(flow.error, flow.cause)) for flow in failed],
             all(is_transient(flow.error) for flow in failed),
         )
     from pyspark.errors import AnalysisException
@@ -417,6 +417,7 @@ def _outcome(engine: PipelineEngine, graph: PipelineGraph, progress: RunProgress
 def _unresolved(engine: PipelineEngine, graph: PipelineGraph, flow: str, error: str) -> Mistake:
     place = graph.place_of(engine.project, flow)
     name = flow.rpartition(".")[2]
+    cause = graph.expectations.said(error, cause_of(error))
     if place is None:
-        return Mistake(cause_of(error), flow=name)
-    return Mistake(cause_of(error), place.file, place.line, name)
+        return Mistake(cause, flow=name)
+    return Mistake(cause, place.file, place.line, name)

@@ -64,6 +64,8 @@ class StatusFile:
             "rows_written": flow.rows_written,
             "rows_read_total": _sum(before.get("rows_read_total"), None if flow.is_batch else flow.rows_read),
             "rows_written_total": _sum(before.get("rows_written_total"), None if flow.is_batch else flow.rows_written),
+            "violations": dict(flow.violations),
+            "violations_total": _added(before.get("violations_total", {}), {} if flow.is_batch else flow.violations),
             "error": flow.cause,
             "at": _now(),
         }
@@ -105,6 +107,9 @@ class FlowStatus:
     rows_written_total: int | None
     partitions: tuple[PositionLag, ...]
     groups: tuple[str, ...]
+    violations: Mapping[str, int]
+    """In the last run, by expectation."""
+    violations_total: Mapping[str, int]
     error: str
 
     @property
@@ -198,12 +203,18 @@ def _flow_status(
         rows_written_total=told.get("rows_written_total"),
         partitions=partitions,
         groups=groups,
+        violations=told.get("violations", {}),
+        violations_total=told.get("violations_total", {}),
         error=str(told.get("error", "")),
     )
 
 
 def _sum(before: int | None, now: int | None) -> int | None:
     return before if now is None else (before or 0) + now
+
+
+def _added(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
+    return {name: before.get(name, 0) + now.get(name, 0) for name in {**before, **now}}
 
 
 def _now() -> str:

@@ -35,6 +35,8 @@ from pyspark import pipelines as dp
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.spark.expectations import expect
+
 spark = SparkSession.active()
 
 # client options for sources and sinks, such as kafka.bootstrap.servers
@@ -81,11 +83,13 @@ def clicks() -> DataFrame:
 
 @dp.table(comment="Good clicks")
 def events() -> DataFrame:
-    return (
+    """Slow ones stay, and `penstock pipeline status` counts them. With on_violation="drop" they would leave."""
+    good = (
         spark.readStream.table("clicks")
         .where("reason IS NULL")
         .selectExpr("click.user", "click.page", "time AS ts", "click.ms", "topic", "partition", "offset")
     )
+    return expect(good, {"answered within a second": "ms < 1000"})
 
 
 # -- results, to another topic ----------------------------------------------------------
