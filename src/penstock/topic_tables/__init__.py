@@ -5,7 +5,7 @@
     shapes.py         what rows of a table look like; raw.py, json_rows.py: the two there are
     keyed.py          rows of a table that has the newest of each key; newest.py: which ones that are
     writing.py        rows become a version: added, or merged by key
-    inference.py      a schema from values
+    inference.py      a schema from values; growth.py: one that grows with them
     opening.py        the table of a topic: made, or found and checked
     dead_letters.py   records that do not fit, in a table of their own
     progress.py       how far it is

@@ -264,6 +264,7 @@ class Follower:
         pending, self._pending = self._pending, _Pending()
         if not spans:
             return
+        self._evolve()
         dead = self._dead_letters.append(pending.dead, streams, self._read)
         rows = [batch for _, batches in sorted(pending.rows.items()) for batch in batches]
         began = time.monotonic()
@@ -278,6 +279,15 @@ class Follower:
         self.progress.commit_s += time.monotonic() - began
         self._update()
         self._show_lag()
+
+    def _evolve(self) -> None:
+        found = self._writer.evolve()
+        if found is None:
+            return
+        self.progress.evolutions += 1
+        for names, what in ((found.added, "Added"), (found.widened, "Widened")):
+            if names:
+                self._audience.say(f"{what} {', '.join(names)} in {self._table.directory}")
 
     def _update(self) -> None:
         known = self._table.positions

@@ -13,10 +13,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.model.errors import ConfigError
+from penstock.model.errors import ConfigError, PenstockError
 
 SAMPLE = 1000
 _LONG = range(-(2**63), 2**63)
+
+
+class MixedTypes(PenstockError):
+    pass
 
 
 @dataclass(slots=True)
@@ -42,10 +46,20 @@ def infer(values: Iterable[bytes | None]) -> Any:
             count += 1
     if not count:
         raise ConfigError("there are no JSON objects to infer a schema from: give one with --schema")
-    kind = _type(seen, "")
+    try:
+        kind = _type(seen, "")
+    except MixedTypes as error:
+        raise ConfigError(f"{error}: give --schema") from None
     if kind is None:
         raise ConfigError("the JSON objects have no fields to infer a schema from: give one with --schema")
     return pa.schema(list(kind))
+
+
+def type_of(value: Any, path: str) -> Any:
+    """Of one value at `path`. None if it tells nothing: null, or empty. Raises MixedTypes."""
+    seen = _Seen()
+    _look(value, seen)
+    return _type(seen, path)
 
 
 def _look(value: Any, seen: _Seen) -> None:
@@ -71,10 +85,10 @@ def _look(value: Any, seen: _Seen) -> None:
 
 
 def _type(seen: _Seen, path: str) -> Any:
-    """None if nothing but null was seen. Raises ConfigError."""
+    """None if nothing but null was seen. Raises MixedTypes."""
     kinds = seen.kinds - {"long"} if "double" in seen.kinds else seen.kinds
     if len(kinds) > 1:
-        raise ConfigError(f"field {path!r} is {' in some values and '.join(sorted(kinds))} in others: give --schema")
+        raise MixedTypes(f"field {path!r} is {' in some values and '.join(sorted(kinds))} in others")
     match next(iter(kinds), None):
         case "object":
             fields = [(name, _type(inner, f"{path}.{name}".lstrip("."))) for name, inner in seen.fields.items()]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.arrow.values import Misfit
 from penstock.model.errors import ConfigError
 from penstock.topic_tables.newest import TOMBSTONES, KeyColumns
-from penstock.topic_tables.shapes import Shape, Shaped
+from penstock.topic_tables.shapes import Shape, Shaped, shape_some
 
 NO_KEY = "the record has no key"
 
@@ -23,8 +22,11 @@ class KeyedShape:
         self._plain = plain
         self.keyed_by = keyed_by
         self.columns: Any = plain.columns
-        self.schema: Any = plain.schema
         self.has_date = plain.has_date
+
+    @property
+    def schema(self) -> Any:
+        return self._plain.schema
 
     def shape(self, records: Any) -> Shaped:
         is_tombstone = records.column("value").is_null()
@@ -32,12 +34,10 @@ class KeyedShape:
         if self.keyed_by.record_key not in self.keyed_by.keys:
             is_strange = pc.and_(is_strange, is_tombstone)
         is_row = pc.invert(pc.or_(is_tombstone, is_strange))
-        places = np.flatnonzero(is_row.to_numpy(zero_copy_only=False))
-        if len(places) == records.num_rows:
+        if is_row.true_count == records.num_rows:
             return self._plain.shape(records)
-        shaped = self._plain.shape(records.filter(is_row))
-        misfits = [Misfit(int(places[misfit.at]), misfit.reason) for misfit in shaped.misfits]
-        misfits += [Misfit(int(at), NO_KEY) for at in np.flatnonzero(is_strange.to_numpy(zero_copy_only=False))]
+        shaped = shape_some(self._plain, records, is_row)
+        misfits = [*shaped.misfits, *(Misfit(at, NO_KEY) for at in pc.indices_nonzero(is_strange).to_pylist())]
         tombstones = records.filter(pc.and_not(is_tombstone, is_strange)).select(TOMBSTONES.names)
         return Shaped(shaped.rows, sorted(misfits), tombstones)
 

@@ -19,6 +19,7 @@ from penstock.arrow.values import schema_text
 from penstock.model.errors import ConfigError
 from penstock.tables import NoTable, Table
 from penstock.tables.schema import stored_schema
+from penstock.topic_tables.growth import GrowingShape
 from penstock.topic_tables.json_rows import OF_RECORD, JsonShape
 from penstock.topic_tables.keyed import KeyedShape, check_key
 from penstock.topic_tables.newest import KeyColumns
@@ -45,6 +46,8 @@ class Wanted:
     """Of JSON objects."""
     partition_by: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
+    evolve: bool = False
+    """Lets the schema grow with the values."""
 
 
 def topic_id_text(topic_id: bytes) -> str:
@@ -72,15 +75,14 @@ def _create(
 ) -> tuple[Table, Shape]:
     shape: Shape
     if (wanted.mode or RAW) == RAW:
-        if wanted.schema is not None:
-            raise ConfigError("--schema is for --mode json: raw rows have the columns of records")
+        _check_raw(wanted)
         shape = RawShape(DATE in wanted.partition_by)
     else:
         fields = wanted.schema
         if fields is None:
             fields = infer()
             say(f"Inferred the schema '{schema_text(fields)}'")
-        shape = JsonShape(_never_null(stored_schema(fields), wanted.key), wanted.partition_by)
+        shape = _json(_never_null(stored_schema(fields), wanted.key), wanted.partition_by, wanted)
     properties = {TOPIC: wanted.topic, TOPIC_ID: wanted.topic_id, MODE: wanted.mode or RAW}
     if shape.has_date:
         properties[DATE_OF] = "timestamp"
@@ -90,6 +92,10 @@ def _create(
     shape = _keyed(shape, wanted.mode or RAW, wanted.key)
     table = Table.create(directory, shape.schema, wanted.partition_by, properties)
     return table, shape
+
+
+def _json(fields: Any, partition_by: tuple[str, ...], wanted: Wanted) -> Shape:
+    return GrowingShape(fields, partition_by) if wanted.evolve else JsonShape(fields, partition_by)
 
 
 def _never_null(fields: Any, names: tuple[str, ...]) -> Any:
@@ -131,14 +137,19 @@ def _found(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
         has = f"the newest row of each {', '.join(key)}" if key else "a row for each record"
         raise ConfigError(f"{table.directory} has {has}, which cannot be changed: give another directory")
     if mode == RAW:
-        if wanted.schema is not None:
-            raise ConfigError("--schema is for --mode json: raw rows have the columns of records")
+        _check_raw(wanted)
         return _keyed(RawShape(DATE_OF in told), mode, key)
     if wanted.schema is not None:
         _evolve(table, _never_null(wanted.schema, key), say)
     added = {*OF_RECORD, DATE} if DATE_OF in told else {*OF_RECORD}
     fields = pa.schema([field for field in table.schema if field.name not in added])
-    return _keyed(JsonShape(fields, table.partition_by), mode, key)
+    return _keyed(_json(fields, table.partition_by, wanted), mode, key)
+
+
+def _check_raw(wanted: Wanted) -> None:
+    for option, is_given in (("--schema", wanted.schema is not None), ("--evolve", wanted.evolve)):
+        if is_given:
+            raise ConfigError(f"{option} is for --mode json: raw rows have the columns of records")
 
 
 def _evolve(table: Table, schema: Any, say: Callable[[str], None]) -> None:

@@ -17,6 +17,8 @@ class FollowProgress:
     records: int = 0
     size_bytes: int = 0
     """Of the records in memory."""
+    evolutions: int = 0
+    """Changes of the schema, by values."""
     dead_letters: int = 0
     tombstones: int = 0
     """Of the records, those that delete by their key."""

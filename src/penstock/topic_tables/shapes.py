@@ -46,6 +46,13 @@ class Shape(Protocol):
     def shape(self, records: RecordBatch) -> Shaped: ...
 
 
+def shape_some(shape: Shape, records: RecordBatch, chosen: Any) -> Shaped:
+    """`chosen` is a mask. The places of misfits are those in all records."""
+    shaped = shape.shape(records.filter(chosen))
+    places = pc.indices_nonzero(chosen)
+    return shaped._replace(misfits=[Misfit(places[misfit.at].as_py(), misfit.reason) for misfit in shaped.misfits])
+
+
 def dates_of(timestamps: Any) -> Any:
     numbers = timestamps.cast(pa.int64())
     bounded = pc.min_element_wise(pc.max_element_wise(numbers, FIRST_US), LAST_US)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.tables import Committed, Span, Table
+from penstock.tables import Committed, Evolution, SchemaMismatch, Span, Table
+from penstock.tables.conform import conforming
 from penstock.topic_tables.keyed import KeyedShape
 from penstock.topic_tables.newest import TOMBSTONES, newest
 from penstock.topic_tables.shapes import Shape
@@ -21,6 +22,20 @@ class RowWriter:
     def __init__(self, table: Table, shape: Shape) -> None:
         self._table = table
         self._shape = shape
+        self._known = shape.schema
+
+    def evolve(self) -> Evolution | None:
+        """Makes the table fit for the rows, if their schema has grown. Raises SchemaMismatch.
+
+        This comes before dead letters and rows are written: whatever a crash leaves, records that fit now fit again.
+        """
+        if self._shape.schema is self._known:
+            return None
+        found = self._table.evolve(self._shape.schema)
+        if found.breaking:  # another process changed it
+            raise SchemaMismatch(f"{self._table.directory}: {'; '.join(map(str, found.breaking))}")
+        self._known = self._shape.schema
+        return found
 
     def write(self, rows: Sequence[Any], tombstones: Sequence[Any], spans: Mapping[str, Span]) -> Committed:
         if not isinstance(self._shape, KeyedShape):
@@ -28,7 +43,7 @@ class RowWriter:
         began = time.monotonic()
         columns = self._shape.keyed_by
         changes = newest(
-            pa.Table.from_batches(rows, self._shape.schema),
+            pa.Table.from_batches(conforming(rows, self._shape.schema), self._shape.schema),
             pa.Table.from_batches(tombstones, TOMBSTONES),
             columns,
             self._table.find,

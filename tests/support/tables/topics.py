@@ -61,7 +61,11 @@ class FilledTopic:
         cluster = BlockingCluster([(host, int(port))], timeout_s=20.0)
         try:
             info = cluster.topic(self.name)
-            asked = {name: options.pop(name) for name in ("mode", "schema", "partition_by", "key") if name in options}
+            asked = {
+                name: options.pop(name)
+                for name in ("mode", "schema", "partition_by", "key", "evolve")
+                if name in options
+            }
             wanted = Wanted(self.name, topic_id_text(info.topic_id), **asked)
             said: list[str] = []
             table, shape = open_topic_table(directory, wanted, lambda: None, said.append)

@@ -51,6 +51,7 @@ DAY_MS = 86_400_000
     metavar="SCHEMA",
     help="With --mode json: 'id long, name string'. Default: inferred from the first 1,000 values, once.",
 )
+@click.option("--evolve", is_flag=True, help="With --mode json: new fields become columns, integers get wider.")
 @click.option(
     "--partition-by",
     multiple=True,
@@ -88,6 +89,7 @@ def follow(
     directory: Path,
     mode: str | None,
     schema_text: str | None,
+    evolve: bool,
     partition_by: tuple[str, ...],
     key: tuple[str, ...],
     start: StartAt | None,
@@ -110,7 +112,7 @@ def follow(
     with wire_cluster(target) as cluster, _stopping(output) as stop:
         info = cluster.topic(topic)
         followed = FollowedTopic(topic, info.topic_id)
-        wanted = Wanted(topic, topic_id_text(info.topic_id), mode, schema, partition_by, key)
+        wanted = Wanted(topic, topic_id_text(info.topic_id), mode, schema, partition_by, key, evolve)
         begin = start or StartAt("earliest")
 
         def infer() -> Any:
@@ -227,6 +229,7 @@ def facts(progress: FollowProgress) -> Mapping[str, Any]:
         "records_per_s": round(progress.records_per_s, 1),
         "commits": progress.commits,
         "tombstones": progress.tombstones,
+        "evolutions": progress.evolutions,
         "dead_letters": progress.dead_letters,
         "lost": progress.lost,
         "lag": progress.lag,
@@ -248,6 +251,7 @@ def metrics_page(progress: FollowProgress) -> str:
             ("commits", "Commits to the table", progress.commits),
             ("commit_seconds", "Time that these commits took", progress.commit_s),
             ("tombstones", "Records that delete by their key", progress.tombstones),
+            ("evolutions", "Changes of the schema by values", progress.evolutions),
             ("dead_letters", "Records that did not fit the table", progress.dead_letters),
             ("lost_offsets", "Offsets that were deleted before they were read", progress.lost),
         )
