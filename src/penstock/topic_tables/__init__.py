@@ -7,7 +7,7 @@
     writing.py        rows become a version: added, or merged by key
     inference.py      a schema from values; growth.py: one that grows with them
     opening.py        the table of a topic: made, or found and checked
-    dead_letters.py   records that do not fit, in a table of their own
+    dead_letters.py   records that do not fit, in a table of their own; dead_letter_topic.py: or in a topic
     progress.py       how far it is
 
 It needs neither Spark nor a JVM. Without numba decoding is slow, but the same.

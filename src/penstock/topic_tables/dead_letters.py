@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,13 +30,19 @@ def dead_rows(records: Any, misfits: Sequence[Misfit]) -> Any:
     return pa.RecordBatch.from_arrays([*rows.columns, reasons], schema=SCHEMA)
 
 
+class DeadLetterPlace(Protocol):
+    """Where records go that are no rows."""
+
+    def append(self, rows: Mapping[int, list[Any]], streams: Mapping[int, str], reached: Mapping[int, int]) -> int:
+        """By partition: rows, and the offsets up to which they are complete. Returns how many were new."""
+
+
 class DeadLetters:
     def __init__(self, table: Path) -> None:
         self.directory = table / NAME
         self._table: Table | None = None
 
     def append(self, rows: Mapping[int, list[Any]], streams: Mapping[int, str], reached: Mapping[int, int]) -> int:
-        """By partition: rows, and the offsets up to which they are complete. Returns how many were new."""
         if not rows:
             return 0
         if self._table is None:

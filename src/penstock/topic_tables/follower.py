@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from penstock.model.errors import ApiError, PenstockError
 from penstock.model.topic_partition import TopicPartition
 from penstock.tables import CommitConflict, Span, Table, TableError
-from penstock.topic_tables.dead_letters import DeadLetters, dead_rows
+from penstock.topic_tables.dead_letter_topic import DeadLettersNotSent
+from penstock.topic_tables.dead_letters import DeadLetterPlace, DeadLetters, dead_rows
 from penstock.topic_tables.opening import stream_of, topic_id_text
 from penstock.topic_tables.progress import FollowProgress
 from penstock.topic_tables.reading import Piece, TopicReader
@@ -55,6 +56,8 @@ class FollowOptions:
     allow_gaps: bool = False
     keep: timedelta = timedelta(days=1)
     """How long versions can be read that were replaced."""
+    dead_letters: DeadLetterPlace | None = None
+    """Instead of a table beside that of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Follower:
         self._audience = audience
         self._reader = TopicReader(cluster, topic.name, topic.topic_id, shape.columns)
         self._writer = RowWriter(table, shape)
-        self._dead_letters = DeadLetters(table.directory)
+        self._dead_letters = options.dead_letters or DeadLetters(table.directory)
         self._read: dict[int, int] = {}
         """The next offset to be read, by partition."""
         self._pending = _Pending()
@@ -126,12 +129,13 @@ class Follower:
     def run(self, start: Start) -> None:
         """Until it is stopped, or with `once` until it has caught up. What was read is committed in any case.
 
-        Raises RecordsLost, ShorterLog, TopicRecreated, CorruptRecordBatch, TableError, ApiError, WireClientError.
+        Raises RecordsLost, ShorterLog, TopicRecreated, CorruptRecordBatch, TableError, DeadLettersNotSent, ApiError,
+        WireClientError.
         """
         self._begin(start)
         try:
             self._follow()
-        except TableError:
+        except (TableError, DeadLettersNotSent):  # a commit failed: what it was to write must not be passed over
             raise
         except PenstockError:
             self._commit()
@@ -312,8 +316,10 @@ class Follower:
         if now - self._compacted_at >= COMPACT_S:
             self._compacted_at = now
             self._table.compact(is_stopping=self._audience.stop.is_set)
-            self._dead_letters.compact()
+            if isinstance(self._dead_letters, DeadLetters):
+                self._dead_letters.compact()
         if now - self._expired_at >= EXPIRE_S:
             self._expired_at = now
             self._table.expire(self._options.keep)
-            self._dead_letters.expire(self._options.keep)
+            if isinstance(self._dead_letters, DeadLetters):
+                self._dead_letters.expire(self._options.keep)

@@ -80,6 +80,20 @@ def test_json_with_a_schema_of_its_values(cli: CommandLine, filled: str, tmp_pat
     assert (told["topic"], told["mode"], told["rows"], told["dead_letters"]) == (filled, "json", 10, 2)
 
 
+def test_dead_letters_to_a_topic(cli: CommandLine, filled: str, tmp_path: Path) -> None:
+    name = f"{filled}-dead"
+    cli("topics", "create", "--name", name)
+    options = ["--mode", "json", "--schema", "id int", "--dead-letter-topic"]
+    assert f"; 2 dead letters in topic {name}; " in follow(cli, filled, tmp_path / "t", *options, name)[-1]
+    assert cli("consume", "--topic", name).lines == ["no json"] * 2
+    for other, reason in (
+        ("nowhere", "there is no topic nowhere: penstock topics create --name nowhere"),
+        (filled, "is the topic itself: its dead letters would come back for ever"),
+    ):
+        ran = cli("table", "follow", "--topic", filled, "--to", str(tmp_path / "u"), "--once", *options, other)
+        assert (ran.code, reason in ran.err, ran.err.count("\n")) == (2, True, 1)
+
+
 def test_queries(cli: CommandLine, filled: str, tmp_path: Path) -> None:
     follow(cli, filled, tmp_path, "--mode", "json")
     lines = cli("table", "query", str(tmp_path), "select count(*) as n, max(id) as most from t").lines

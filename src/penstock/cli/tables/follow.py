@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,13 @@ from penstock.model.errors import ConfigError, PenstockError
 from penstock.observability.exposition import counter, gauge, render
 
 if TYPE_CHECKING:
+    from penstock.topic_tables.dead_letter_topic import DeadLetterTopic
     from penstock.topic_tables.follower import Follower
     from penstock.topic_tables.progress import FollowProgress
     from penstock.wire_client.blocking.cluster import BlockingCluster
 
 SHOW_S = 2.0
-DAY_MS = 86_400_000
+LONGEST_MS = 2**31 - 1
 
 
 @click.command()
@@ -65,6 +66,13 @@ DAY_MS = 86_400_000
     help="A new table has the newest row of each key only, and records without a value delete. key is that of the "
     "record (_key with --mode json), others are fields. Repeatable.",
 )
+@click.option(
+    "--dead-letter-topic",
+    "dead_letter_topic",
+    metavar="NAME",
+    shell_complete=complete_topics,
+    help="Send records that do not fit to this topic, with the reason in headers (default: a table in DIR).",
+)
 @click.option("--from", "start", type=Start(), help="Where a new table begins (default: earliest).")
 @click.option("--once", is_flag=True, help="End when everything is in the table that was in the topic at the start.")
 @click.option(
@@ -92,6 +100,7 @@ def follow(
     evolve: bool,
     partition_by: tuple[str, ...],
     key: tuple[str, ...],
+    dead_letter_topic: str | None,
     start: StartAt | None,
     once: bool,
     commit_interval: int,
@@ -108,9 +117,15 @@ def follow(
     output = _Output(as_json)
     _compile(output)
     schema = None if schema_text is None else parse_schema(schema_text)
-    options = FollowOptions(once, commit_interval / 1000, allow_gaps, timedelta(milliseconds=keep_ms))
-    with wire_cluster(target) as cluster, _stopping(output) as stop:
+    with ExitStack() as opened:
+        cluster, stop = opened.enter_context(wire_cluster(target)), opened.enter_context(_stopping(output))
         info = cluster.topic(topic)
+        dead_letters = None
+        if dead_letter_topic is not None:
+            _check_dead_letter_topic(cluster, dead_letter_topic, topic)
+            sending = _dead_letter_topic(target, dead_letter_topic, topic, stop, once=once)
+            dead_letters = opened.enter_context(sending)
+        options = FollowOptions(once, commit_interval / 1000, allow_gaps, timedelta(milliseconds=keep_ms), dead_letters)
         followed = FollowedTopic(topic, info.topic_id)
         wanted = Wanted(topic, topic_id_text(info.topic_id), mode, schema, partition_by, key, evolve)
         begin = start or StartAt("earliest")
@@ -133,7 +148,35 @@ def follow(
                 f"Following {topic} to {directory} from version {table.version}; group {follower.group} shows the lag"
             )
             follower.run(begin)
-    return output.end(follower, is_stopped=stop.is_set(), once=once)
+    place = f"topic {dead_letter_topic}" if dead_letter_topic else f"{directory}/_dead_letters"
+    return output.end(follower, place, is_stopped=stop.is_set(), once=once)
+
+
+def _check_dead_letter_topic(cluster: BlockingCluster, name: str, of_topic: str) -> None:
+    if name == of_topic:
+        raise ConfigError(f"--dead-letter-topic {name} is the topic itself: its dead letters would come back for ever")
+    if name not in cluster.topics([name]):
+        raise ConfigError(f"--dead-letter-topic: there is no topic {name}: penstock topics create --name {name}")
+
+
+@contextmanager
+def _dead_letter_topic(
+    target: Target, name: str, of_topic: str, stop: threading.Event, *, once: bool
+) -> Iterator[DeadLetterTopic]:
+    """While no broker answers, dead letters wait, as reading does; with `once` they fail."""
+    from penstock.sdk import BlockingProducer
+    from penstock.topic_tables.dead_letter_topic import DeadLetterTopic
+
+    producer = BlockingProducer(
+        target.servers,
+        delivery_timeout_ms=int(target.timeout_s * 1000) if once else LONGEST_MS,
+        client_id="penstock-cli",
+        settings=target.settings,
+    )
+    try:
+        yield DeadLetterTopic(producer, name, of_topic, stop)
+    finally:
+        producer.close(0.0)  # what counts was acknowledged
 
 
 class _Stopped(PenstockError):
@@ -201,14 +244,14 @@ class _Output:
             self._shown_at = time.monotonic()
             self.say(f"  {_described(progress)}, lag {progress.lag}")
 
-    def end(self, follower: Follower, *, is_stopped: bool, once: bool) -> int:
+    def end(self, follower: Follower, dead_letters: str, *, is_stopped: bool, once: bool) -> int:
         progress = follower.progress
         if self._as_json:
             show_json({**facts(progress), "state": "stopped" if is_stopped else "done", "group": follower.group})
         commits = f"{progress.commits} commit{'s' * (progress.commits != 1)}"
         line = f"{'Stopped' if is_stopped else 'Done'}: {_described(progress)}, in {commits}"
         if progress.dead_letters:
-            line += f"; {progress.dead_letters} dead letters in {progress.directory}/_dead_letters"
+            line += f"; {progress.dead_letters} dead letters in {dead_letters}"
         self.say(f"{line}; the table is at version {progress.version}")
         return INTERRUPTED if is_stopped and once else 0
 
