@@ -219,6 +219,15 @@ class SparkDelivery:
 
 
 @dataclass(frozen=True, slots=True)
+class SparkTyped:
+    """A stream of JSON objects of 1 KB with ten fields, decoded by the source beside from_json: `bench.spark`."""
+
+    rows: int
+    rows_per_batch: int
+    shown = ("rows_s", "mb_s")
+
+
+@dataclass(frozen=True, slots=True)
 class LeaderKilled:
     """A steady producer while the leader of a partition is killed and comes back: `bench.cluster`."""
 
@@ -260,6 +269,7 @@ Load = (
     | SparkWrite
     | SparkOverhead
     | SparkDelivery
+    | SparkTyped
     | LeaderKilled
     | CoordinatorKilled
     | Idle
@@ -304,7 +314,7 @@ class Scenario:
                 return 60.0
             case GroupOfMembers():
                 return 25.0
-            case SparkRead() | SparkWrite() | SparkOverhead() | SparkDelivery():
+            case SparkRead() | SparkWrite() | SparkOverhead() | SparkDelivery() | SparkTyped():
                 return 15.0
             case LeaderKilled(kills=kills) | CoordinatorKilled(kills=kills):
                 return 20.0 * kills

@@ -27,8 +27,9 @@ from bench.load.client import HOST, Client
 from bench.load.driver import LoadFailed, ProduceLoad
 from bench.load.wire import BrokerError, records_per_batch
 from bench.maven import JarsUnavailable, fetch_jars
-from bench.scenarios import Load, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkWrite
+from bench.scenarios import Load, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkTyped, SparkWrite
 from bench.spark.scenarios import SCENARIOS
+from bench.tables import topics as json_topics
 
 POM = Path(__file__).with_name("pom.xml")
 DOCS = ROOT / "docs" / "benchmarks-spark.md"
@@ -36,6 +37,7 @@ RESULTS = report.RESULTS / "spark.json"
 CONNECTOR = "Spark's Kafka connector"
 FORMATS = {results.PENSTOCK: "penstock", results.KAFKA: "kafka"}
 GUARANTEES = {results.PENSTOCK: "exactly-once", results.KAFKA: "at-least-once"}
+DECODERS = {results.PENSTOCK: "valueSchema", results.KAFKA: "from_json"}
 LABELS = {results.PENSTOCK: "penstock", results.KAFKA: "kafka (JVM)"}
 BATCH_BYTES = 128 * 1024
 QUICK_SHARE = 0.05
@@ -56,6 +58,8 @@ _METHOD = """## How it is measured
 - **Source**: a stream with `availableNow` and `maxOffsetsPerTrigger` (1,000,000 rows of 100 B, 300,000 of 1 KB), all
   columns, no headers. A round is the median of its batches (`triggerExecution`), two batches at its start left out. The
   number of rows is checked.
+- **Typed values**: a stream as above by `format("penstock")`, to noop, of JSON objects: with `valueFormat=json` and
+  `valueSchema`, beside `from_json` with the same schema over the plain values. The ratio is valueSchema / from_json.
 - **Sink**: a batch write of key and value, read from Parquet made beforehand, with each connector's own defaults
   (acks=all and idempotence on both), to a topic with the broker's default of a flush before each acknowledgement. The
   time of the whole job.
@@ -123,6 +127,7 @@ class Bench:
         self.share = share
         self._workers: dict[str, Worker] = {}
         self._full: dict[tuple[int, int], str] = {}
+        self._json: dict[int, str] = {}
         self._parquet: dict[int, tuple[str, int]] = {}
 
     def worker(self, settings: str) -> Worker:
@@ -132,7 +137,7 @@ class Bench:
         return self._workers[settings]
 
     def sides_of(self, load: Load) -> list[str]:
-        has_both = self.jars or isinstance(load, SparkDelivery)
+        has_both = self.jars or isinstance(load, SparkDelivery | SparkTyped)
         return [results.PENSTOCK, results.KAFKA] if has_both else [results.PENSTOCK]
 
     def close(self) -> None:
@@ -165,6 +170,12 @@ class Bench:
             if written.records != requests * per_batch:
                 raise LoadFailed(f"wrote {written.records} records, not {requests * per_batch}")
         return topic, requests * per_batch
+
+    def _json_topic(self, rows: int) -> str:
+        if rows not in self._json:
+            self._json[rows] = self._new_topic("json")
+            json_topics.fill(self.broker.port, self._json[rows], rows, partitions=2)
+        return self._json[rows]
 
     def _parquet_of(self, value_bytes: int, rows: int) -> tuple[str, int]:
         if value_bytes not in self._parquet:
@@ -200,6 +211,10 @@ class Bench:
                 finally:
                     with Client(self.broker.port) as client:
                         client.delete_topics([str(task["to"])])
+            case SparkTyped(rows, rows_per_batch):
+                task = {"do": "typed", "topic": self._json_topic(rows), "rows": rows, "rows_per_batch": rows_per_batch}
+                task |= {"format": "penstock", "decoder": DECODERS[side], "schema": json_topics.SCHEMA}
+                return self.worker("penstock").do({**common, **task, "value_bytes": json_topics.RECORD_BYTES})
             case SparkOverhead(settings, batches):
                 topic, _ = self._topic_with(100, batches * 2, 0)
                 return self.worker(settings).do({**common, "do": "overhead", "topic": topic})
@@ -208,7 +223,7 @@ class Bench:
 
 def _scaled(load: Load, share: float) -> Load:
     match load:
-        case SparkRead(rows=rows, rows_per_batch=per_batch):
+        case SparkRead(rows=rows, rows_per_batch=per_batch) | SparkTyped(rows=rows, rows_per_batch=per_batch):
             return replace(load, rows=int(rows * share), rows_per_batch=int(per_batch * share))
         case SparkDelivery(rows=rows, rows_per_batch=per_batch) if per_batch > 2:
             return replace(load, rows=int(rows * share), rows_per_batch=int(per_batch * share))
@@ -216,6 +231,16 @@ def _scaled(load: Load, share: float) -> Load:
             return replace(load, rows=int(rows * share))
         case _:
             return load
+
+
+def _labels(load: Load) -> dict[str, str]:
+    match load:
+        case SparkDelivery():
+            return GUARANTEES
+        case SparkTyped():
+            return DECODERS
+        case _:
+            return LABELS
 
 
 def _connector() -> list[Path]:
@@ -250,7 +275,7 @@ def _measure(bench: Bench, scenarios: Sequence[Scenario], rounds: int, kept: res
                     continue
                 outcome.rounds.setdefault(side, []).append(measured)
                 figures = ", ".join(f"{name} {report.number(value)}" for name, value in measured.items())
-                labels = GUARANTEES if isinstance(load, SparkDelivery) else LABELS
+                labels = _labels(load)
                 say(f"  {labels[side]:<12} round {number}: {figures}")
         kept.environment["Spark"] = f"PySpark {bench.spark_version}, {java_version()}"
 

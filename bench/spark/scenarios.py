@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bench.scenarios import Compare, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkWrite, Target
+from bench.scenarios import Compare, Scenario, SparkDelivery, SparkOverhead, SparkRead, SparkTyped, SparkWrite, Target
 
 SOURCE = "Source: a stream from a topic of two partitions"
 SINK = "Sink: a batch write to a topic of two partitions"
+TYPED = "Typed values: a stream of JSON objects from a topic of two partitions, all fields to noop"
 OVERHEAD = "Micro-batches"
 DELIVERY = "Exactly once: a stream from topic to topic, two partitions each"
 
@@ -26,6 +27,14 @@ SCENARIOS = (
     _read("spark-1k-noop", "1 KB to noop", SparkRead(1000, 2_400_000, 300_000, "noop"), 1.3),
     _read("spark-100b-parquet", "100 B to Parquet", SparkRead(100, 8_000_000, 1_000_000, "parquet"), 1.0),
     _read("spark-1k-parquet", "1 KB to Parquet", SparkRead(1000, 2_400_000, 300_000, "parquet"), 1.0),
+    Scenario(
+        "typed-json",
+        TYPED,
+        "1 KB, ten fields",
+        SparkTyped(1_200_000, 150_000),
+        targets=(Target("rows_s", Compare.RATIO_AT_LEAST, 1.5),),
+        sides=("valueSchema", "from_json"),
+    ),
     Scenario("spark-sink-100b", SINK, "100 B", SparkWrite(100, 2_000_000)),
     Scenario("spark-sink-1k", SINK, "1 KB", SparkWrite(1000, 600_000)),
     Scenario("spark-overhead", OVERHEAD, "settings of `penstock.spark.session()`", SparkOverhead("penstock")),

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, from_json
 from pyspark.sql.streaming import StreamingQuery
 
 WARM_BATCHES = 2
@@ -38,10 +39,10 @@ def start(settings: str, jars: str) -> SparkSession:
     return spark
 
 
-def _stream(spark: SparkSession, task: Task, limit: int) -> DataFrame:
+def _stream(spark: SparkSession, task: Task, limit: int, **options: str) -> DataFrame:
     reader = spark.readStream.format(task["format"]).option("kafka.bootstrap.servers", task["bootstrap"])
     reader = reader.option("subscribe", task["topic"]).option("startingOffsets", "earliest")
-    return reader.option("maxOffsetsPerTrigger", str(limit)).load()
+    return reader.options(**options).option("maxOffsetsPerTrigger", str(limit)).load()
 
 
 def _batches(frame: DataFrame, to: str, directory: str) -> list[tuple[int, float]]:
@@ -62,7 +63,20 @@ def _done(query: StreamingQuery) -> list[tuple[int, float]]:
 
 def read(spark: SparkSession, task: Task, directory: str) -> Measured:
     """Rows a second through a streaming query to `to`, the median of its batches."""
-    batches = _batches(_stream(spark, task, task["rows_per_batch"]), task["to"], directory)
+    return _rate(_batches(_stream(spark, task, task["rows_per_batch"]), task["to"], directory), task)
+
+
+def typed(spark: SparkSession, task: Task, directory: str) -> Measured:
+    """The same for JSON values as a struct, by one of two decoders."""
+    limit, schema = task["rows_per_batch"], task["schema"]
+    if task["decoder"] == "from_json":
+        frame = _stream(spark, task, limit).select(from_json(col("value").cast("string"), schema).alias("value"))
+    else:
+        frame = _stream(spark, task, limit, valueFormat="json", valueSchema=schema).select("value")
+    return _rate(_batches(frame, "noop", directory), task)
+
+
+def _rate(batches: list[tuple[int, float]], task: Task) -> Measured:
     total = sum(rows for rows, _ in batches)
     if total != task["rows"]:
         raise RuntimeError(f"{task['format']} read {total} rows of {task['rows']}")
@@ -120,6 +134,7 @@ def make_parquet(spark: SparkSession, task: Task, directory: str) -> Measured:
 
 TASKS: dict[str, Callable[[SparkSession, Task, str], Measured]] = {
     "read": read,
+    "typed": typed,
     "overhead": overhead,
     "write": write,
     "deliver": deliver,

@@ -54,7 +54,7 @@ SCHEMA = (
 )
 
 
-def fill(port: int, topic: str, records: int) -> None:
+def fill(port: int, topic: str, records: int, partitions: int = PARTITIONS) -> None:
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": f"{HOST}:{port}", "linger.ms": 20, "batch.size": 128 << 10})
@@ -62,7 +62,7 @@ def fill(port: int, topic: str, records: int) -> None:
     for number in range(records):
         while True:
             try:
-                producer.produce(topic, given[number % DISTINCT], partition=number % PARTITIONS)
+                producer.produce(topic, given[number % DISTINCT], partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -32,8 +32,10 @@ class PenstockDataSource(DataSource):
     def schema(self) -> StructType:
         from penstock.spark.options.known import to_flag
         from penstock.spark.source.columns import source_schema
+        from penstock.spark.source.value_options import value_options
 
-        return source_schema(to_flag("includeHeaders", self.options.get("includeHeaders", "false")))
+        values = value_options({name.lower(): text for name, text in self.options.items()})
+        return source_schema(to_flag("includeHeaders", self.options.get("includeHeaders", "false")), values)
 
     # Spark passes `schema` and `overwrite` by name.
 

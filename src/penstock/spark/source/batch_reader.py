@@ -29,7 +29,7 @@ PLANNING_TIMEOUT_S = 20.0
 class PenstockBatchReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.for_batch(options)
-        self._schema = check_schema(schema)
+        self._schema = check_schema(schema, self._options.values)
         self._bounds = Bounds()
         self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
 

@@ -37,6 +37,7 @@ from penstock.spark.source.positions import (
     pattern_of,
     topics_of,
 )
+from penstock.spark.source.value_options import VALUE_OPTIONS, ValueOptions, value_options
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ OTHERS = (
     "kafkaConsumer.pollTimeoutMs",
     "groupIdPrefix",
     "groupId",
+    *VALUE_OPTIONS,
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
 OF_TABLES = "for a catalog table give the options by WITH (...): Spark does not pass the table's own options"
@@ -150,6 +152,8 @@ class SourceOptions:
     metadata_max_age_ms: int = 1000
     poll_timeout_s: float = 120.0
     fetch_max_bytes: int = FETCH_MAX_BYTES
+    values: ValueOptions | None = None
+    """None: values stay binary."""
 
     @classmethod
     def for_stream(cls, given: Mapping[str, str]) -> SourceOptions:
@@ -225,6 +229,7 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
         metadata_max_age_ms=1000 if metadata_ms is None else max(metadata_ms, 0),
         poll_timeout_s=120.0 if poll_ms is None else poll_ms / 1000,
         fetch_max_bytes=_fetch_max_bytes(given),
+        values=value_options(given.texts),
     )
 
 

@@ -42,7 +42,16 @@ PAUSE_S = 0.2
 
 
 def read_task(task: Task, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
-    """`schema` is Arrow's. Raises as `read_split`."""
+    """`schema` is Arrow's. Raises as `read_split`, and BadValue."""
+    if options.values is None:
+        return _read_records(task, options, schema)
+    from penstock.spark.source.typed_values import typed_rows
+
+    typed = typed_rows(options.values, schema)
+    return typed.rows(_read_records(task, options, typed.columns))
+
+
+def _read_records(task: Task, options: SourceOptions, schema: Any) -> Iterator[RecordBatch]:
     if isinstance(task, Split):
         return read_split(task, options, schema)
     return joined(_read_together(task.splits, options, schema))

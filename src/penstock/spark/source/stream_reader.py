@@ -164,7 +164,7 @@ class StreamDriver:
 class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = SourceOptions.for_stream(options)
-        self._schema = check_schema(schema)
+        self._schema = check_schema(schema, self._options.values)
         self._driver: StreamDriver | None = None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -95,6 +95,19 @@ def test_exactly_the_split(log: FakeLog) -> None:
     assert offsets(7, 7) == []
 
 
+def test_typed_values(log: FakeLog) -> None:
+    """These are numbers, and no objects."""
+    options = SourceOptions.for_batch({"subscribe": "t", "valueFormat": "json", "valueSchema": "id long"})
+    schema = arrow_schema(source_schema(False, options.values))
+    (rows,) = pa.Table.from_batches(read_task(Split("t", 0, 13, 15), options, schema)).to_batches()
+    assert rows.select(["offset", "value", "badValue"]).to_pylist() == [
+        {"offset": 13, "value": None, "badValue": b"13"},
+        {"offset": 14, "value": None, "badValue": b"14"},
+    ]
+    few = pa.schema([schema.field("offset")])
+    assert pa.Table.from_batches(read_task(Split("t", 0, 13, 15), options, few)).schema == few
+
+
 def test_retention_that_passed_the_split(log: FakeLog, caplog: pytest.LogCaptureFixture) -> None:
     log.first = 40
     with pytest.raises(
