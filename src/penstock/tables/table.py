@@ -40,6 +40,7 @@ from penstock.tables.files import check_partitioning
 from penstock.tables.log import NAME as LOG
 from penstock.tables.log import TableLog
 from penstock.tables.positions import Span
+from penstock.tables.reading import read_file
 from penstock.tables.retention import UNFINISHED_S, Expired, expire
 from penstock.tables.schema import ArrowSchema, Evolution, evolution, from_delta, stored_schema, to_delta
 from penstock.tables.state import TableState, check_writable, read_state
@@ -247,12 +248,16 @@ class Table:
         """
         return self._changed(positions, lambda spans: self._changes.merge(keys, upserts, deletes, spans))
 
+    def scan(self) -> Iterator[Any]:
+        """All rows of this `version`, as record batches. Raises TableDamaged if it has expired."""
+        for file in list(self._state.files.values()):
+            yield from read_file(self.directory, file, self.schema)
+
     def find(self, keys: Sequence[str], wanted: Any, columns: Sequence[str]) -> Any:
-        """The rows whose `keys` are in the Arrow table `wanted`, as an Arrow table of `columns`.
+        """The rows whose `keys` are in the Arrow table `wanted`, as an Arrow table of `columns`. Of this `version`.
 
         Raises SchemaMismatch for a null among them, TableDamaged.
         """
-        self.refresh()
         return self._changes.find(keys, wanted, columns)
 
     def _changed(

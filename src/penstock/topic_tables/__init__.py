@@ -9,6 +9,13 @@
     opening.py        the table of a topic: made, or found and checked
     dead_letters.py   records that do not fit, in a table of their own; dead_letter_topic.py: or in a topic
     progress.py       how far it is
+    live.py           a table's rows with the records that it does not have yet
 
 It needs neither Spark nor a JVM. Without numba decoding is slow, but the same.
 """
+
+from __future__ import annotations
+
+from penstock.topic_tables.live import LiveTable, read_live, read_with_tail
+
+__all__ = ["LiveTable", "read_live", "read_with_tail"]

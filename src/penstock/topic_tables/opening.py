@@ -67,7 +67,7 @@ def open_topic_table(
         table = Table.open(directory)
     except NoTable:
         return _create(directory, wanted, infer, say)
-    return table, _found(table, wanted, say)
+    return table, shape_of(table, wanted, say)
 
 
 def _create(
@@ -113,7 +113,8 @@ def _keyed(plain: Shape, mode: str, key: tuple[str, ...]) -> Shape:
     return KeyedShape(plain, KeyColumns(key, "key", ("partition", "offset", "timestamp")))
 
 
-def _found(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
+def shape_of(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
+    """Of a table that is there. Raises ConfigError if it is not the wanted one."""
     told = table.properties
     if TOPIC not in told:
         raise ConfigError(f"{table.directory} is a table that was not made from a topic: give another directory")

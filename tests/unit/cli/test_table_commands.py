@@ -108,6 +108,22 @@ def test_queries(cli: CommandLine, filled: str, tmp_path: Path) -> None:
     assert wrong.err.count("\n") == 1
 
 
+def test_queries_with_the_live_tail(cli: CommandLine, filled: str, penstock_broker: Broker, tmp_path: Path) -> None:
+    options = ["--mode", "json", "--schema", "id int, name string"]
+    follow(cli, filled, tmp_path / "all", *options)
+    follow(cli, filled, tmp_path / "newest", *options, "--key", "id", "--key", "name")
+    with BlockingProducer(penstock_broker.bootstrap_servers) as producer:
+        for number in (7, 100):
+            producer.submit(filled, f'{{"id": {number}, "name": "n{number}"}}', partition=1)
+    text = "select count(*) as n, max(id) as most, count(distinct id) as d, count(*) filter (id = 7) as sevens from t"
+    cases = (("all", True, "12 100 11 2"), ("newest", True, "11 100 11 1"), ("all", False, "10 11 10 1"))
+    for name, live, wanted in cases:
+        lines = cli("table", "query", str(tmp_path / name), text, *(["--live"] if live else [])).lines
+        assert lines[1].split() == wanted.split()
+    both = cli("table", "query", str(tmp_path / "all"), "select 1", "--live", "--version", "1")
+    assert (both.code, "--live reads the newest version" in both.err) == (2, True)
+
+
 def test_looking_after_a_table(cli: CommandLine, filled: str, penstock_broker: Broker, tmp_path: Path) -> None:
     follow(cli, filled, tmp_path)
     for number in range(3):

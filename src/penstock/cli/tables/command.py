@@ -12,7 +12,8 @@ import click
 
 from penstock.cli.arguments.times import Duration
 from penstock.cli.output import show_json, show_table
-from penstock.cli.reach.connection import json_option
+from penstock.cli.reach.connection import Target, cluster_command, json_option
+from penstock.cli.reach.wire_admin import wire_cluster
 from penstock.cli.tables.follow import follow
 from penstock.cli.tables.options import needs_tables, open_table, table_argument
 from penstock.model.errors import ConfigError, PenstockError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _STREAM = re.compile(r"penstock/[^/]+/(\d+)")
 MAX_ROWS = 1000
+QUOTE = '"'
 
 
 @click.group()
@@ -100,10 +102,14 @@ def _dead_letters(directory: Path) -> Table | None:
 @table_argument
 @click.argument("sql")
 @click.option("--version", type=click.IntRange(0), help="Read this version of the table (default: the newest).")
+@click.option("--live", is_flag=True, help="With the records of the topic that the table does not have yet.")
 @json_option
+@cluster_command
 @needs_tables
-def query(directory: Path, sql: str, version: int | None, as_json: bool) -> None:
+def query(target: Target, directory: Path, sql: str, version: int | None, live: bool, as_json: bool) -> None:
     """Query a table with DuckDB. In SQL it is called t, and its dead letters dead_letters."""
+    if live and version is not None:
+        raise click.UsageError("--live reads the newest version: it goes without --version")
     if find_spec("duckdb") is None:
         raise PenstockError("queries need DuckDB: pip install duckdb")
     import duckdb
@@ -111,7 +117,10 @@ def query(directory: Path, sql: str, version: int | None, as_json: bool) -> None
     opened = open_table(directory)
     connection = duckdb.connect()
     connection.execute("set timezone = 'UTC'")
-    connection.register("t", opened.at(version).dataset())
+    if live:
+        _register_live(connection, target, directory)
+    else:
+        connection.register("t", opened.at(version).dataset())
     dead = _dead_letters(directory)
     if dead is not None:
         connection.register("dead_letters", dead.at().dataset())
@@ -127,6 +136,21 @@ def query(directory: Path, sql: str, version: int | None, as_json: bool) -> None
         show_table(names, [[_plain(value) for value in row] for row in rows[:MAX_ROWS]])
     if len(rows) > MAX_ROWS:
         click.echo(f"penstock: only the first {MAX_ROWS} rows are shown: add a limit, or use DuckDB itself", err=True)
+
+
+def _register_live(connection: Any, target: Target, directory: Path) -> None:
+    from penstock.topic_tables import read_live
+
+    with wire_cluster(target) as cluster:
+        found = read_live(directory, cluster)
+    connection.register("rows_of_t", found.dataset())
+    connection.register("tail_of_t", found.tail)
+    rows = "rows_of_t"
+    if found.replaced is not None:
+        connection.register("replaced_of_t", found.replaced)
+        quoted = (f'"{name.replace(QUOTE, 2 * QUOTE)}"' for name in found.replaced.column_names)
+        rows += f" anti join replaced_of_t using ({', '.join(quoted)})"
+    connection.execute(f"create view t as select * from {rows} union all by name select * from tail_of_t")
 
 
 def _plain(value: Any) -> Any:
