@@ -3,6 +3,8 @@
     table.py        Table: open, create, facts, maintenance, time
     changes.py      append, replace, merge, evolve
     view.py         a version of a table, to be read
+    snapshot.py     the files of a version, and those that versions added
+    staging.py      rows that one process writes and another one commits
     positions.py    up to where a table has each stream: what is new, what is a replay, what is a gap
     schema.py       types, and what may change in a schema
     conform.py      rows in the types of the table; reading.py: rows of its files
@@ -33,12 +35,16 @@ from penstock.tables.errors import (
     UnsupportedTable,
 )
 from penstock.tables.positions import Span
+from penstock.tables.reading import read_file
 from penstock.tables.retention import Expired
 from penstock.tables.schema import Breaking, Evolution
+from penstock.tables.snapshot import Additions, Snapshot
+from penstock.tables.staging import Staged, stage
 from penstock.tables.table import Committed, Compacted, HistoryEntry, Table
 from penstock.tables.view import View
 
 __all__ = [
+    "Additions",
     "Breaking",
     "CommitConflict",
     "Committed",
@@ -50,11 +56,15 @@ __all__ = [
     "NotATable",
     "PositionsMoved",
     "SchemaMismatch",
+    "Snapshot",
     "Span",
+    "Staged",
     "Table",
     "TableDamaged",
     "TableError",
     "TableFailed",
     "UnsupportedTable",
     "View",
+    "read_file",
+    "stage",
 ]

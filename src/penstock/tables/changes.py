@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,25 @@ from penstock.tables.files import TARGET_BYTES, FileSet
 from penstock.tables.positions import Span, Verdict, judge
 from penstock.tables.reading import read_file
 from penstock.tables.schema import ArrowSchema, Evolution, from_delta, to_delta
+from penstock.tables.staging import Staged, check_fit
 from penstock.tables.state import TableState
 
 Spans = Mapping[str, Span]
 
 TARGET_SIZE = "delta.targetFileSize"
 """Ours are in bytes. Other writers may have "100mb" there, which does not concern us."""
+
+
+class _StagedFiles:
+    """Staged files of a table, to be discarded like those of a FileSet."""
+
+    def __init__(self, table: Path, staged: Staged) -> None:
+        self._table = table
+        self._staged = staged
+        self.paths = staged.paths
+
+    def discard(self) -> None:
+        self._staged.discard(self._table)
 
 
 class Changes:
@@ -54,26 +67,45 @@ class Changes:
         """Raises PositionsMoved."""
         return _is_replay(self._state, spans)
 
-    def write(self, rows: Rows, spans: Spans, *, is_replacing: bool) -> tuple[bool, int]:
-        """Adds rows, in place of all others if `is_replacing`. Returns whether it was new, and the number of rows."""
-        schema, schema_version = self._schema, self._state.metadata_version
-        with self._writing() as files:
-            files.add_all(conforming(batches_of(rows), schema))
-            added = files.finish()
+    def write(
+        self, rows: Rows | Staged, spans: Spans, *, is_replacing: bool, schema: ArrowSchema | None = None
+    ) -> tuple[bool, int]:
+        """Adds rows, in place of all others if `is_replacing`. Returns whether it was new, and the number of rows.
 
-            def decide(state: TableState) -> Change | None:
-                self._check(state, schema_version, removes=is_replacing)
-                if _is_replay(state, spans):
-                    files.discard()
-                    return None
-                if is_replacing:
-                    gone = removals(state.files.values(), data_change=True)
-                    return Change("WRITE", {"mode": "Overwrite"}, [*gone, *added], spans)
-                if not added and not _moves(state, spans):
-                    return None
-                return Change("WRITE", {"mode": "Append"}, added, spans, is_blind_append=True)
+        `schema`: the one that the table gets with the rows that replace all others.
+        """
+        if isinstance(rows, Staged):
+            check_fit(rows, schema or self._schema, self._state.described.partition_columns)
+            with self._discarding([_StagedFiles(self._directory, rows)]):
+                is_new = self._write(rows.files, lambda: rows.discard(self._directory), spans, is_replacing, schema)
+                return is_new, rows.rows
+        with self._writing(schema=schema) as files:
+            files.add_all(conforming(batches_of(rows), schema or self._schema))
+            return self._write(files.finish(), files.discard, spans, is_replacing, schema), files.rows
 
-            return self._committer.commit(decide), files.rows
+    def _write(
+        self,
+        added: Sequence[AddFile],
+        discard: Callable[[], None],
+        spans: Spans,
+        is_replacing: bool,
+        schema: ArrowSchema | None,
+    ) -> bool:
+        schema_version = self._state.metadata_version
+
+        def decide(state: TableState) -> Change | None:
+            self._check(state, schema_version, removes=is_replacing)
+            if _is_replay(state, spans):
+                discard()
+                return None
+            if is_replacing:
+                gone = removals(state.files.values(), data_change=True)
+                return Change("WRITE", {"mode": "Overwrite"}, [*_new_schema(state, schema), *gone, *added], spans)
+            if not added and not _moves(state, spans):
+                return None
+            return Change("WRITE", {"mode": "Append"}, added, spans, is_blind_append=True)
+
+        return self._committer.commit(decide)
 
     def find(self, keys: Sequence[str], wanted: Any, columns: Sequence[str]) -> Any:
         schema = self._schema
@@ -174,13 +206,13 @@ class Changes:
         return FileSet(self._directory, schema, described.partition_columns, target_bytes or self.target_bytes)
 
     @contextmanager
-    def _writing(self, target_bytes: int | None = None) -> Iterator[FileSet]:
-        files = self._file_set(self._schema, target_bytes)
+    def _writing(self, target_bytes: int | None = None, schema: ArrowSchema | None = None) -> Iterator[FileSet]:
+        files = self._file_set(schema or self._schema, target_bytes)
         with self._discarding([files]):
             yield files
 
     @contextmanager
-    def _discarding(self, written: list[FileSet]) -> Iterator[None]:
+    def _discarding(self, written: Sequence[FileSet | _StagedFiles]) -> Iterator[None]:
         """Deletes the files of a change that failed, if it is certain that the log does not name them."""
         try:
             yield
@@ -191,6 +223,12 @@ class Changes:
                     if not any(path in self._state.files for path in files.paths):
                         files.discard()
             raise
+
+
+def _new_schema(state: TableState, schema: ArrowSchema | None) -> list[Action]:
+    if schema is None or schema == from_delta(state.described.schema_string):
+        return []
+    return [msgspec.structs.replace(state.described, schema_string=to_delta(schema))]
 
 
 def _is_replay(state: TableState, spans: Spans) -> bool:

@@ -195,7 +195,11 @@ class _OpenFile:
     def abandon(self) -> None:
         self._waiting = []
         self._place.unlink(missing_ok=True)
-        self._sink.close()
+        try:
+            self._writer.close()
+        finally:
+            self._writer.is_open = False  # or its finalizer closes it once more, into a closed file
+            self._sink.close()
 
     def action(self) -> AddFile:
         return AddFile(

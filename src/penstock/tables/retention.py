@@ -34,10 +34,12 @@ class Expired:
     size_bytes: int
 
 
-def expire(log: TableLog, before_ms: int, unfinished_s: float = UNFINISHED_S) -> Expired:
-    """Versions that were replaced before `before_ms` end. Raises TableFailed, TableDamaged."""
+def expire(log: TableLog, before_ms: int, unfinished_s: float = UNFINISHED_S, keep_from: int | None = None) -> Expired:
+    """Versions that were replaced before `before_ms` end, but not `keep_from` and younger ones. Raises TableFailed,
+    TableDamaged.
+    """
     with file_errors(log.table, "expire old versions of"):
-        oldest = _oldest_kept(log, before_ms)
+        oldest = _oldest_kept(log, before_ms, keep_from)
         if oldest > 0 and all(one.version != oldest for one in log.checkpoints()):
             write_checkpoint(log, oldest)
         kept = _named_since(log, oldest)
@@ -48,7 +50,7 @@ def expire(log: TableLog, before_ms: int, unfinished_s: float = UNFINISHED_S) ->
     return Expired(oldest, entries, files, size_bytes)
 
 
-def _oldest_kept(log: TableLog, before_ms: int) -> int:
+def _oldest_kept(log: TableLog, before_ms: int, keep_from: int | None) -> int:
     """The newest version that was current at that time, if it can be read; else the oldest that can be read."""
     checkpoints = [one.version for one in log.checkpoints()]
     versions = log.versions()
@@ -57,6 +59,8 @@ def _oldest_kept(log: TableLog, before_ms: int) -> int:
     for version in versions:
         if version < readable:
             continue
+        if keep_from is not None and version > keep_from:
+            break
         lines = log.read(version) or []
         stamps = [line.commit_info.get("timestamp") for line in lines if isinstance(line.commit_info, dict)]
         stamp = next((one for one in stamps if isinstance(one, int)), None)

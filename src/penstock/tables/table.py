@@ -43,6 +43,8 @@ from penstock.tables.positions import Span
 from penstock.tables.reading import read_file
 from penstock.tables.retention import UNFINISHED_S, Expired, expire
 from penstock.tables.schema import ArrowSchema, Evolution, evolution, from_delta, stored_schema, to_delta
+from penstock.tables.snapshot import Additions, Snapshot, additions, snapshot_of
+from penstock.tables.staging import Staged
 from penstock.tables.state import TableState, check_writable, read_state
 from penstock.tables.view import View
 
@@ -222,17 +224,30 @@ class Table:
 
     # -- changes --------------------------------------------------------------------------
 
-    def append(self, rows: Rows, positions: Mapping[str, Span] | None = None) -> Committed:
-        """Adds rows and moves the positions of their streams, in one version.
+    def append(self, rows: Rows | Staged, positions: Mapping[str, Span] | None = None) -> Committed:
+        """Adds rows, or what `stage` has written, and moves the positions of their streams, in one version.
 
         If the table has all of it, nothing happens. Raises PositionsMoved if there is a gap or if only a part is new,
         SchemaMismatch, CommitConflict, TableFailed.
         """
-        return self._changed(positions, lambda spans: self._changes.write(rows, spans, is_replacing=False))
+        return self._changed(positions, lambda spans: self._changes.write(rows, spans, is_replacing=False), rows)
 
-    def replace(self, rows: Rows, positions: Mapping[str, Span] | None = None) -> Committed:
-        """Replaces all rows, in one version. Readers see the old rows or the new ones. Raises like `append`."""
-        return self._changed(positions, lambda spans: self._changes.write(rows, spans, is_replacing=True))
+    def replace(
+        self,
+        rows: Rows | Staged,
+        positions: Mapping[str, Span] | None = None,
+        schema: ArrowSchema | None = None,
+    ) -> Committed:
+        """Replaces all rows, in one version. Readers see the old rows or the new ones. Raises like `append`.
+
+        schema: that of the new rows, if it is not the table's. It may be any that has the partition columns.
+        """
+        stored = None if schema is None else stored_schema(schema)
+        if stored is not None:
+            check_partitioning(stored, self.partition_by)
+        return self._changed(
+            positions, lambda spans: self._changes.write(rows, spans, is_replacing=True, schema=stored), rows
+        )
 
     def merge(
         self,
@@ -261,11 +276,16 @@ class Table:
         return self._changes.find(keys, wanted, columns)
 
     def _changed(
-        self, positions: Mapping[str, Span] | None, change: Callable[[Mapping[str, Span]], tuple[bool, int]]
+        self,
+        positions: Mapping[str, Span] | None,
+        change: Callable[[Mapping[str, Span]], tuple[bool, int]],
+        rows: Rows | Staged = None,
     ) -> Committed:
         spans = positions or {}
         self.refresh()
         if self._changes.is_replay(spans):  # before anything is written
+            if isinstance(rows, Staged):
+                rows.discard(self.directory)
             return Committed(self.version, is_replay=True)
         is_new, rows = change(spans)
         if not is_new:
@@ -313,16 +333,19 @@ class Table:
                 size_bytes += sum(file.size for file in added)
         return Compacted(merged, made, size_bytes)
 
-    def expire(self, older_than: timedelta | datetime, unfinished_s: float = UNFINISHED_S) -> Expired:
+    def expire(
+        self, older_than: timedelta | datetime, unfinished_s: float = UNFINISHED_S, keep_from: int | None = None
+    ) -> Expired:
         """Deletes versions that were replaced before then, and the files that only they need.
 
+        keep_from: a version that stays, with all younger ones, however old they are.
         unfinished_s: the age at which a file that no version names can only be left by a writer that was killed.
         """
         before = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
         if before.tzinfo is None:
             raise ValueError("the time needs a time zone")
         self.refresh()
-        return expire(self._log, round(before.timestamp() * 1000), unfinished_s)
+        return expire(self._log, round(before.timestamp() * 1000), unfinished_s, keep_from)
 
     def checkpoint(self) -> None:
         """Sums the log up in one file, so that it is quick to open. Commits do this by themselves once in a while."""
@@ -357,6 +380,17 @@ class Table:
                 {stream: Span(*span) for stream, span in positions.items()} if isinstance(positions, dict) else {},
             )
 
+    def snapshot(self, version: int | None = None, when: datetime | None = None) -> Snapshot:
+        """The files of a version: the newest, one by number, or that of a time. Raises NoTable."""
+        self.refresh()
+        if when is not None:
+            version = self._version_at(when)
+        return snapshot_of(self._state if version is None or version == self.version else self._state_at(version))
+
+    def additions(self, after: int, until: int) -> Iterator[Additions]:
+        """The files that the versions after `after` up to `until` added. Raises NoTable if one has expired."""
+        return additions(self._log, after, until)
+
     def at(self, version: int | None = None, when: datetime | None = None) -> View:
         """A version to read: the newest, one by number, or the one that was current at a time. Raises NoTable."""
         self.refresh()
@@ -364,11 +398,13 @@ class Table:
             version = self._version_at(when)
         if version is None or version == self.version:
             return View(self.directory, self.version, self.schema)
+        return View(self.directory, version, from_delta(self._state_at(version).described.schema_string))
+
+    def _state_at(self, version: int) -> TableState:
         oldest = self._oldest_readable()
         if not oldest <= version <= self.version:
             raise NoTable(f"{self.directory} has versions {oldest} to {self.version}, not {version}")
-        state = read_state(self._log, version)
-        return View(self.directory, version, from_delta(state.described.schema_string))
+        return read_state(self._log, version)
 
     def _version_at(self, when: datetime) -> int:
         if when.tzinfo is None:

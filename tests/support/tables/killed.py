@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from penstock.tables import Span, Table, checkpoint
+from penstock.tables import Span, Table, checkpoint, stage
 from penstock.tables.reading import read_file
 from support.tables.rows import EVENTS, STREAM, append, events
 
@@ -55,11 +55,25 @@ def merge_some(directory: Path) -> None:
     table.merge(["id"], events(at, at + ROWS), gone, {STREAM: Span(at, at + 1)})
 
 
+def commit_staged(directory: Path) -> None:
+    """As a sink that repeats its last batch, which it does not know to be committed, and makes the next one."""
+    table = Table.open_or_create(directory, EVENTS)
+    batch = table.positions.get(STREAM, 0) // ROWS
+    for number in (batch - 1, batch) if batch else (batch,):
+        span = Span(number * ROWS, (number + 1) * ROWS)
+        parts = [
+            stage(directory, EVENTS, (), events(span.start, span.start + 2)),
+            stage(directory, EVENTS, (), events(span.start + 2, span.end)),
+        ]
+        table.append(parts[0].with_all(parts[1:]), {STREAM: span})
+
+
 WORK: dict[str, Callable[[Path], None]] = {
     "append": append_some,
     "replace": replace_all,
     "maintain": maintain,
     "merge": merge_some,
+    "staged": commit_staged,
 }
 
 

@@ -28,7 +28,7 @@ def killed_at_every_step(directory: Path, work: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("work", ["append", "maintain"])
+@pytest.mark.parametrize("work", ["append", "maintain", "staged"])
 def test_each_row_once_whatever_was_killed(tmp_path: Path, work: str) -> None:
     found = killed_at_every_step(tmp_path, work)
     assert len(found) > 15

@@ -1,9 +1,9 @@
-"""Lets a plain Spark session find the format "penstock", if its Python would not.
+"""Lets a plain Spark session find the formats "penstock" and "penstock-table", if its Python would not.
 
 Spark looks for data sources with PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else the `python3` on PATH. If a program
 is started as `venv/bin/python job.py`, that is another Python without this package, and Spark says
 DATA_SOURCE_NOT_FOUND. So importing `penstock.spark` sets PYSPARK_PYTHON in that case, for a session that is created
-later. For one that runs already, it registers the format. A Python that somebody has chosen is never replaced.
+later. For one that runs already, it registers the formats. A Python that somebody has chosen is never replaced.
 """
 
 from __future__ import annotations
@@ -62,12 +62,14 @@ def _register(context: Any) -> None:
             stacklevel=4,
         )
         return
-    from pyspark_penstock import DefaultSource
+    from pyspark_penstock import DefaultSource as Topics
+    from pyspark_penstock_table import DefaultSource as Tables
 
     session = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     context.pythonExec = sys.executable  # of sources, sinks and Python functions from now on
-    try:
-        session.dataSource.register(DefaultSource)
-    except PySparkException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            warnings.warn(f"the running session does not take the format penstock: {error}", stacklevel=4)
+    for source in (Topics, Tables):
+        try:
+            session.dataSource.register(source)
+        except PySparkException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                warnings.warn(f"the running session does not take the format {source.name()}: {error}", stacklevel=4)

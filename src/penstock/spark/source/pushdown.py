@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -129,6 +129,11 @@ def _is_of(column: str, value: object) -> bool:
     return column in ("partition", "offset") and isinstance(value, int) and not isinstance(value, bool)
 
 
+class FilterTaker(Protocol):
+    def take(self, pushed: Filter) -> bool:
+        """Takes a filter. True if Spark no longer needs to apply it."""
+
+
 class PushFilters:
     """A reader's `pushFilters`, in a form that Spark does not recognise as an override.
 
@@ -138,8 +143,8 @@ class PushFilters:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
+    def __init__(self, taker: FilterTaker) -> None:
+        self._taker = taker
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return [pushed for pushed in filters if not self._bounds.take(pushed)]
+        return [pushed for pushed in filters if not self._taker.take(pushed)]

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from penstock.spark.session import lookup
 from penstock.spark.session.interpreter import worker_python
 from penstock.spark.session.lookup import choose_worker_python, use_this_python
-from pyspark_penstock import DefaultSource
+from pyspark_penstock import DefaultSource as Topics
+from pyspark_penstock_table import DefaultSource as Tables
 
 
 @pytest.fixture(autouse=True)
@@ -81,10 +82,10 @@ class Session:
         self.registered.append(source)
 
 
-def test_a_running_session_is_given_the_format(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_session_is_given_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session(monkeypatch, "local[2]")
     use_this_python()
-    assert session.registered == [DefaultSource]
+    assert session.registered == [Topics, Tables]
     assert session.context.pythonExec == sys.executable
     assert "PYSPARK_PYTHON" not in os.environ, "it would be too late"
 
