@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 COMMIT_BYTES = 64 << 20
 """Rows in memory that make a commit, however recent the last one was."""
+LEAST_COMMIT_BYTES = 4 << 20
+"""The share of one of many followers."""
 WAIT_S = 0.5
 """How long a stop may go unnoticed."""
 LOOK_S = 30.0
@@ -58,6 +60,8 @@ class FollowOptions:
     """How long versions can be read that were replaced."""
     dead_letters: DeadLetterPlace | None = None
     """Instead of a table beside that of the rows."""
+    share: int = 1
+    """How many followers share the memory of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class Audience:
     say: Callable[[str], None] = logger.warning
     watch: Callable[[FollowProgress], None] = lambda progress: None
     """After each commit."""
+    progress: FollowProgress | None = None
+    """Counts on, if this topic was followed before."""
 
 
 @dataclass(slots=True)
@@ -119,7 +125,8 @@ class Follower:
         self._pending = _Pending()
         self._looked_at = self._compacted_at = self._expired_at = time.monotonic()
         self._grouped_at = 0.0
-        self.progress = FollowProgress(topic.name, str(table.directory), version=table.version)
+        self.progress = audience.progress or FollowProgress(topic.name, str(table.directory))
+        self.progress.version = table.version
 
     @property
     def group(self) -> str:
@@ -133,6 +140,7 @@ class Follower:
         WireClientError.
         """
         self._begin(start)
+        self.progress.is_running = True
         try:
             self._follow()
         except (TableError, DeadLettersNotSent):  # a commit failed: what it was to write must not be passed over
@@ -141,6 +149,7 @@ class Follower:
             self._commit()
             raise
         finally:
+            self.progress.is_running = False
             self._reader.close()
         self._commit()
         self._show_lag(is_last=True)
@@ -236,7 +245,7 @@ class Follower:
 
     def _is_due(self) -> bool:
         pending = self._pending
-        if pending.size_bytes >= COMMIT_BYTES:
+        if pending.size_bytes >= max(COMMIT_BYTES // self._options.share, min(COMMIT_BYTES, LEAST_COMMIT_BYTES)):
             return True
         return bool(pending.since) and time.monotonic() >= self._due_s
 

@@ -27,6 +27,9 @@ class FollowProgress:
     commits: int = 0
     commit_s: float = 0.0
     """The time that they took."""
+    restarts: int = 0
+    """Failures after which it began again."""
+    is_running: bool = False
     version: int = 0
     positions: Mapping[int, int] = field(default_factory=dict)
     """What the table has, by partition."""

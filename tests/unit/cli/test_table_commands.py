@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.cli.tables.follow import metrics_page
+from penstock.cli.tables.follow_metrics import metrics_page
 from penstock.sdk import BlockingProducer
 from penstock.testing import Broker
 from penstock.topic_tables.progress import FollowProgress
