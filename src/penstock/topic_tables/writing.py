@@ -42,6 +42,7 @@ class RowWriter:
             return self._table.append(rows, spans)
         began = time.monotonic()
         columns = self._shape.keyed_by
+        self._table.refresh()  # another process may have compacted it, and deleted files
         changes = newest(
             pa.Table.from_batches(conforming(rows, self._shape.schema), self._shape.schema),
             pa.Table.from_batches(tombstones, TOMBSTONES),

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +198,26 @@ def _move(directory: Path, stream: str, at: int) -> None:
     from penstock.tables import Span
 
     Table.open(directory).append([], {stream: Span(at, at + 1)})
+
+
+def test_a_signal_stops_them_all(sections: Path, penstock_broker: Broker) -> None:
+    command = [sys.executable, "-u", "-m", "penstock.cli", "table", "follow", "--config", str(sections)]
+    process = subprocess.Popen(
+        [*command, "--bootstrap-server", penstock_broker.bootstrap_servers],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    begun = 0
+    for line in process.stdout:
+        begun += ": Following " in line
+        if begun == 2:
+            break
+    process.send_signal(signal.SIGTERM)
+    rest = process.stdout.read()
+    assert process.wait(60) == 0
+    assert rest.count(": Stopped: ") == 2
 
 
 def test_a_bug_ends_them_all(
