@@ -195,6 +195,24 @@ def test_merging_by_key(tmp_path: Path, keys: list[str]) -> None:
     assert len(untouched) >= 5
 
 
+def test_rows_are_found_by_key_in_the_version_that_is_known(tmp_path: Path) -> None:
+    table = Table.create(tmp_path, EVENTS, ["day"])
+    append(table, 0, 60)
+    append(table, 60, 100)
+    wanted = pa.concat_tables([events(3, 5), events(70, 72), events(500, 501)])
+    for keys in (["id"], ["name", "day"], ["at"]):
+        found = table.find(keys, wanted.select(keys), ["id", "day", "value"])
+        assert found.sort_by("id").equals(wanted.slice(0, 4).select(["id", "day", "value"]))
+    assert table.find(["id"], wanted.slice(0, 0).select(["id"]), ["name"]).num_rows == 0
+    with pytest.raises(SchemaMismatch, match="key column id is null in 1 rows"):
+        table.find(["id"], pa.table({"id": pa.array([None], pa.int64())}), ["name"])
+    append(Table.open(tmp_path), 100, 120)
+    assert pa.Table.from_batches(table.scan()).sort_by("id").equals(events(0, 100))
+    assert table.find(["id"], events(100, 101).select(["id"]), ["id"]).num_rows == 0
+    table.refresh()
+    assert table.find(["id"], events(100, 101).select(["id"]), ["id"]).num_rows == 1
+
+
 def test_a_merge_needs_keys_that_are_unique_and_there(tmp_path: Path) -> None:
     table = Table.create(tmp_path, EVENTS)
     twice = pa.concat_tables([events(0, 2), events(1, 3)])
