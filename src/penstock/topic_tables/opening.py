@@ -50,6 +50,11 @@ class Wanted:
     """Lets the schema grow with the values."""
 
 
+def key_of(table: Table) -> tuple[str, ...]:
+    """Empty if the table has a row for each record."""
+    return tuple(json.loads(table.properties.get(KEY, "[]")))
+
+
 def topic_id_text(topic_id: bytes) -> str:
     """As Kafka prints it; empty for a broker without topic ids."""
     return urlsafe_b64encode(topic_id).decode().rstrip("=") if any(topic_id) else ""
@@ -133,7 +138,7 @@ def shape_of(table: Table, wanted: Wanted, say: Callable[[str], None]) -> Shape:
             f"{table.directory} is partitioned by {', '.join(table.partition_by) or 'nothing'}, which cannot be "
             "changed: give another directory"
         )
-    key = tuple(json.loads(told.get(KEY, "[]")))
+    key = key_of(table)
     if wanted.key and wanted.key != key:
         has = f"the newest row of each {', '.join(key)}" if key else "a row for each record"
         raise ConfigError(f"{table.directory} has {has}, which cannot be changed: give another directory")

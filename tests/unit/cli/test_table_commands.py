@@ -120,6 +120,8 @@ def test_queries_with_the_live_tail(cli: CommandLine, filled: str, penstock_brok
     for name, live, wanted in cases:
         lines = cli("table", "query", str(tmp_path / name), text, *(["--live"] if live else [])).lines
         assert lines[1].split() == wanted.split()
+    assert "The newest row of each id, name" in cli("table", "show", str(tmp_path / "newest")).lines
+    assert not any("newest row" in line for line in cli("table", "show", str(tmp_path / "all")).lines)
     both = cli("table", "query", str(tmp_path / "all"), "select 1", "--live", "--version", "1")
     assert (both.code, "--live reads the newest version" in both.err) == (2, True)
 

@@ -41,7 +41,7 @@ table.add_command(follow)
 def show(directory: Path, as_json: bool) -> None:
     """Show a table's schema, size and positions."""
     from penstock.arrow.values import schema_text
-    from penstock.topic_tables.opening import MODE, TOPIC
+    from penstock.topic_tables.opening import MODE, TOPIC, key_of
 
     opened = open_table(directory)
     dead = _dead_letters(directory)
@@ -56,6 +56,7 @@ def show(directory: Path, as_json: bool) -> None:
         "partition_by": list(opened.partition_by),
         "topic": opened.properties.get(TOPIC),
         "mode": opened.properties.get(MODE),
+        "key": list(key_of(opened)),
         "positions": dict(sorted(opened.positions.items())),
         "dead_letters": None if dead is None else dead.rows,
     }
@@ -67,6 +68,8 @@ def show(directory: Path, as_json: bool) -> None:
     click.echo(f"{rows}{_files(opened.files)} of {opened.size_bytes / 1e6:.1f} MB")
     if opened.partition_by:
         click.echo(f"Partitioned by {', '.join(opened.partition_by)}")
+    if key_of(opened):
+        click.echo(f"The newest row of each {', '.join(key_of(opened))}")
     if dead is not None:
         click.echo(f"{dead.rows} dead letters in {dead.directory}")
     click.echo()
