@@ -1,7 +1,7 @@
 """`make demo`: an end-to-end demonstration in about two minutes, which cleans up after itself.
 
 It has three brokers, a Python client that sends clicks at a steady rate, and a pipeline project on Spark. The pipeline
-reads the clicks from a topic, sends bad ones to a dead-letter topic, keeps a table and a view in Parquet, and writes
+reads the clicks from a topic, sends bad ones to a dead-letter topic, keeps a table and a view, and writes
 results to another topic. Half way a broker that leads partitions of clicks is killed with SIGKILL: other brokers take
 over, and clicks and pipeline go on. It comes back later and catches up. At the end the table is compared with the sent
 clicks, row by row. Any difference is an error with exit code 1.

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as parquet
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from demo.clickstream import SILENT, Click, Clickstream
 from demo.telling import Failed, say, show
+from penstock.tables import Table
 
 READ_TIMEOUT_S = 60.0
 
@@ -22,12 +20,12 @@ Headers = dict[str, str | bytes | None]
 
 def check_table(warehouse: Path, stream: Clickstream) -> None:
     """Checks for exactly the good acknowledged clicks, each once, in the order of sending."""
-    files = list(_committed_files(warehouse / "events"))
-    rows = [row for path in files for row in parquet.read_table(path, coerce_int96_timestamp_unit="us").to_pylist()]
+    table = Table.open(warehouse / "events")
+    rows = table.at().arrow().to_pylist()
     for partition in sorted({row["partition"] for row in rows} | set(stream.acknowledged)):
         found = sorted((row for row in rows if row["partition"] == partition), key=lambda row: row["offset"])
         sent = stream.sent(partition)
-        stored = [Click(row["user"], row["page"], row["ts"].replace(tzinfo=UTC), row["ms"]) for row in found]
+        stored = [Click(row["user"], row["page"], row["ts"].astimezone(UTC), row["ms"]) for row in found]
         if len({row["offset"] for row in found}) != len(found):
             raise Failed(f"rows of partition {partition} are in the table twice")
         if len(stored) != len(sent):
@@ -35,20 +33,8 @@ def check_table(warehouse: Path, stream: Clickstream) -> None:
         differing = next((at for at, pair in enumerate(zip(stored, sent, strict=True)) if pair[0] != pair[1]), None)
         if differing is not None:
             raise Failed(f"row {differing} of partition {partition} is {stored[differing]}, not {sent[differing]}")
-    say(f"table events, {len(rows):,} rows in {len(files)} Parquet files, compared with what was sent:")
+    say(f"table events, {len(rows):,} rows in {table.files} Parquet files, compared with what was sent:")
     show("equal, row by row: every good click once and in order, none missing, none twice, nothing else")
-
-
-def _committed_files(table: Path) -> Iterator[Path]:
-    """The files in the table's own log: a failed task may have left others."""
-    names = {
-        json.loads(line)["path"].rpartition("/")[2]
-        for entry in (table / "_spark_metadata").iterdir()
-        if not entry.name.startswith(".")  # checksums
-        for line in entry.read_text().splitlines()
-        if line.startswith("{")
-    }
-    return (path for path in sorted(table.rglob("*.parquet")) if path.name in names)
 
 
 def check_results(addresses: str, topic: str, stream: Clickstream) -> None:
@@ -94,8 +80,7 @@ def _read(addresses: str, topic: str) -> list[Headers]:
 
 
 def show_view(warehouse: Path, stream: Clickstream) -> None:
-    files = (warehouse / "page_stats").rglob("*.parquet")
-    rows: list[dict[str, Any]] = [row for path in files for row in parquet.read_table(path).to_pylist()]
+    rows: list[dict[str, Any]] = Table.open(warehouse / "page_stats").at().arrow().to_pylist()
     if {row["page"]: row["views"] for row in rows} != dict(stream.pages):
         raise Failed("the view page_stats does not have the counts that were clicked")
     say("materialized view page_stats:")

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset
 import pytest
 from pipeline_driver import WarmCommandLine
 from spark_topics import Topics
@@ -27,6 +26,7 @@ from penstock.spark.pipeline.left_behind import all_queries
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.tables import Table
 from support.processes.broker import BrokerProcess
 
 GOOD, BAD = 8, 4  # of the sample that comes with a project
@@ -67,15 +67,7 @@ class Story:
         return self.records(self.plan.dead_letter_topic)
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """Rows of the files that the table's log has; of all its files when it has no log."""
-        directory = self.root / "warehouse" / name
-        log = sorted(path for path in (directory / "_spark_metadata").glob("*") if path.name.isdigit())
-        files = [
-            Path(json.loads(line)["path"].removeprefix("file://"))
-            for entry in log
-            for line in entry.read_text().splitlines()[1:]
-        ] or sorted(directory.glob("*.parquet"))
-        rows: list[dict[str, Any]] = pyarrow.dataset.dataset([str(path) for path in files]).to_table().to_pylist()
+        rows: list[dict[str, Any]] = Table.open(self.root / "warehouse" / name).at().arrow().to_pylist()
         return rows
 
 

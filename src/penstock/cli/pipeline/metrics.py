@@ -1,14 +1,15 @@
-"""`GET /metrics` of `penstock pipeline serve`: the status file in Prometheus' text format.
+"""`GET /metrics` of `penstock pipeline serve`: the status file and the logs of the tables, in Prometheus' text format.
 
-Each request reads the file, which is replaced atomically, so serving shares nothing with the run. The lag of flows is
+Each request reads the files, which are replaced atomically, so serving shares nothing with the run. The lag of flows is
 not here: brokers show it as that of consumer groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.metrics import serve_metrics
@@ -17,6 +18,7 @@ from penstock.observability.exposition import Family, Sample, counter, gauge, re
 
 if TYPE_CHECKING:
     from penstock.spark.pipeline.project import PipelineProject
+    from penstock.spark.pipeline.table_upkeep import TableSize
 
 STATES = ("starting", "running", "waiting", "stopped", "failed", "interrupted")
 
@@ -24,12 +26,14 @@ STATES = ("starting", "running", "waiting", "stopped", "failed", "interrupted")
 def metrics_served(project: PipelineProject, address: Address | None) -> AbstractContextManager[Address | None]:
     """Serves them meanwhile. Raises PenstockError if the address cannot be used."""
     from penstock.spark.pipeline.status import read_status
+    from penstock.spark.pipeline.table_upkeep import table_sizes
 
-    return serve_metrics(lambda: metrics_page(project.name, read_status(project)), address)
+    return serve_metrics(lambda: metrics_page(project.name, read_status(project), table_sizes(project)), address)
 
 
-def metrics_page(pipeline: str, told: Mapping[str, Any]) -> str:
-    return "".join(piece for family in _families(pipeline, told) for piece in render(family))
+def metrics_page(pipeline: str, told: Mapping[str, Any], tables: Mapping[str, TableSize] = MappingProxyType({})) -> str:
+    families = (*_families(pipeline, told), *_table_families(pipeline, tables))
+    return "".join(piece for family in families for piece in render(family))
 
 
 def _families(pipeline: str, told: Mapping[str, Any]) -> Iterator[Family]:
@@ -90,6 +94,21 @@ def _families(pipeline: str, told: Mapping[str, Any]) -> Iterator[Family]:
             for name, count in told.get("violations_total", {}).items()
         ],
     )
+
+
+def _table_families(pipeline: str, tables: Mapping[str, TableSize]) -> Iterator[Family]:
+    kinds: list[tuple[str, str, Callable[[TableSize], int]]] = [
+        ("version", "The newest version of the table.", lambda size: size.version),
+        ("files", "Data files of the newest version.", lambda size: size.files),
+        ("size_bytes", "Bytes of these files.", lambda size: size.size_bytes),
+    ]
+    for name, text, value in kinds:
+        yield gauge(
+            f"penstock_pipeline_table_{name}",
+            text,
+            ("pipeline", "table"),
+            [((pipeline, table), float(value(size))) for table, size in tables.items()],
+        )
 
 
 def _totals(pipeline: str, flows: Mapping[str, Any], name: str) -> Iterator[Sample]:

@@ -6,6 +6,8 @@
         offsets/<batch>, commits/<batch>                     planned and finished batches
         sources/<i>/<batch>                                  files that a file source has read
 
+Lines of `offsets` are the positions of topics (`source.offsets`), or of tables in the open format (`tables.streaming`).
+
 A full refresh begins the next <n>; the highest is in use. This module only reads, and needs no Spark. It also works
 during a run, so a file that is missing or half written counts as absent.
 """
@@ -64,9 +66,26 @@ class FlowCheckpoint:
         return found
 
     def reads(self, table_directory: Path) -> bool:
-        """Whether one of its sources has read files of this directory."""
+        """Whether one of its sources has read this table, or files of this directory."""
         wanted = table_directory.resolve()
+        if self.version_read(table_directory) is not None:
+            return True
         return any(wanted in path.resolve().parents for path in self._taken_files())
+
+    def version_read(self, table_directory: Path) -> int | None:
+        """The version up to which its sources have read a table in the open format; of the first batch, while it is
+        not finished, the one that it reads. None if it does not read the table.
+        """
+        wanted = table_directory.resolve()
+        offsets = self.current / "offsets"
+        batch = self.last_batch()
+        entries = [_json(line) for line in _lines(offsets / str(0 if batch is None else batch))]
+        versions = [
+            int(str(entry["version"]))
+            for entry in entries
+            if entry is not None and "path" in entry and Path(str(entry["path"])).resolve() == wanted
+        ]
+        return min(versions, default=None)
 
     def _taken_files(self) -> Iterator[Path]:
         for log in sorted(self.current.glob("sources/*/[0-9]*")):

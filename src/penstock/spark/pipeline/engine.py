@@ -32,6 +32,8 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.events import cause_of
 from penstock.spark.pipeline.project import DEFAULT_DATABASE, SPARK_PREFIX, PipelineProject
 from penstock.spark.pipeline.secrets import Secrets
+from penstock.spark.pipeline.table_catalog import catalog_settings, compile_catalog, has_open_tables, note_format
+from penstock.spark.pipeline.table_upkeep import TableUpkeep
 from penstock.spark.session.driver_log import output_to, trim_log
 from penstock.spark.session.session import session
 from penstock.spark.source.group_progress import GROUPS_BY_FLOW
@@ -72,6 +74,7 @@ class PipelineEngine:
         self._given: dict[str, str] = {}
         self._log_start = 0
         self._warnings = LinesToLog(project)
+        self.upkeep = TableUpkeep()
 
     def start(self) -> PipelineEngine:
         if self._host is not None:
@@ -94,6 +97,8 @@ class PipelineEngine:
                     fast_start=self._fast_start,
                 )
                 self._runtime_names = _runtime_names(self._host)
+                if self._has_open_tables:
+                    compile_catalog(_jvm(self._host), self.project)
                 self._open_session()
         except Exception as error:
             self.close()
@@ -244,6 +249,11 @@ class PipelineEngine:
                 "there: move it back, or reset it here with `penstock pipeline reset`"
             )
         place.write_text(here, encoding="utf-8")
+        note_format(self.project)
+
+    @property
+    def _has_open_tables(self) -> bool:
+        return self._persistent and has_open_tables(self.project)
 
     @property
     def _scratch(self) -> Path:
@@ -274,6 +284,8 @@ class PipelineEngine:
         }
         for name in self._static_secrets():
             del settings[name]
+        if self._has_open_tables:
+            settings |= catalog_settings(project, settings)
         if self._persistent:
             derby_log = f'-Dderby.stream.error.file="{project.state / "derby.log"}"'
             options = settings.get("spark.driver.extraJavaOptions", "")

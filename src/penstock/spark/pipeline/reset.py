@@ -1,10 +1,10 @@
 """Resets a pipeline, so that it processes everything again.
 
-A checkpoint and the table that it wrote belong together: if only the checkpoint is deleted, the table's own log takes
-the first batches for old ones and drops them silently. So a table whose files are not found is not reset. The list of
-files is saved before any is deleted, and after a crash `finish_reset` finishes the reset before the next run. A flow
-that reads the table has a checkpoint that counts the table's batches, so it is reset with the table. Topics are never
-touched.
+A checkpoint and the table that it wrote belong together: if only the checkpoint is deleted, all rows come into the
+table again; or, if it is Parquet, its log takes the first batches for old ones and drops them silently. So a table
+whose files are not found is not reset. The list of files is saved before any is deleted, and after a crash
+`finish_reset` finishes the reset before the next run. A flow that reads the table has a checkpoint that counts the
+table's versions, so it is reset with the table. Topics are never touched.
 """
 
 from __future__ import annotations

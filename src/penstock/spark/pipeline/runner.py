@@ -140,6 +140,7 @@ def run_once(
     except Exception as error:
         report.seconds = time.monotonic() - begun
         raise RunFailed(_outcome(engine, graph, progress, error), report) from error
+    engine.upkeep.after_run(engine.project)
     report.seconds = time.monotonic() - begun
     return report
 

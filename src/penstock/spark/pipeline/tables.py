@@ -1,6 +1,8 @@
 """The rows of a pipeline's tables, without Spark.
 
-A streaming table may have files of batches that failed. Its log says which are valid:
+A table in the open format has its own log (`penstock.tables`). The rest is for tables of Parquet, which a project from
+before has, or a definition asks for. A streaming table may have files of batches that failed. Its log says which are
+valid:
 
     _spark_metadata/<batch>            the files of one batch, a line of JSON for each
     _spark_metadata/<batch>.compact    those of all batches up to this one
@@ -22,12 +24,13 @@ from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.tables import Table, read_file
 
 LOG = "_spark_metadata"
 COMPACT = ".compact"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
-Table = Any  # pyarrow comes without types
+Rows = Any  # pyarrow comes without types
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,15 @@ def row_count(directory: Path) -> int | None:
     """
     if not directory.is_dir():
         return None
+    if is_open(directory):
+        return Table.open(directory).rows
     parquet = _parquet()
     return sum(int(parquet.read_metadata(path).num_rows) for path in _data_files(directory))
+
+
+def is_open(directory: Path) -> bool:
+    """Whether the table is in the open format."""
+    return (directory / "_delta_log").is_dir()
 
 
 def find_table(project: PipelineProject, name: str) -> NamedTable:
@@ -67,11 +77,14 @@ def find_table(project: PipelineProject, name: str) -> NamedTable:
     return NamedTable(found[0], directory)
 
 
-def read_rows(table: NamedTable, limit: int) -> Table:
+def read_rows(table: NamedTable, limit: int) -> Rows:
     """At most `limit` rows as an Arrow table: of a streaming table the newest, of a view the first.
 
     Raises PipelineError.
     """
+    _parquet()
+    if is_open(table.directory):
+        return _read_open(table.directory, limit)
     try:
         return _read_rows(table.directory, limit)
     except FileNotFoundError:  # a view that a run replaces
@@ -81,14 +94,34 @@ def read_rows(table: NamedTable, limit: int) -> Table:
             raise PipelineError(f"a run is replacing table {table.name} just now: try again") from error
 
 
-def _read_rows(directory: Path, limit: int) -> Table:
-    _parquet()
+def _read_open(directory: Path, limit: int) -> Rows:
+    import pyarrow as pa
+
+    table = Table.open(directory)
+    is_stream = any(stream.startswith("spark-") for stream in table.positions)
+    found = table.snapshot()
+    files = list(found.files)
+    pieces: list[Rows] = []
+    missing = limit
+    for file in reversed(files) if is_stream else files:
+        if missing <= 0:
+            break
+        rows = pa.Table.from_batches(read_file(directory, file, found.schema), found.schema)
+        piece = rows.slice(max(0, rows.num_rows - missing)) if is_stream else rows.slice(0, missing)
+        pieces.append(piece)
+        missing -= piece.num_rows
+    if is_stream:
+        pieces.reverse()
+    return pa.concat_tables(pieces) if pieces else found.schema.empty_table()
+
+
+def _read_rows(directory: Path, limit: int) -> Rows:
     import pyarrow as pa
 
     directory = directory.resolve()
     is_log = (directory / LOG).is_dir()
     files = _valid_files(directory) if is_log else sorted(_data_files(directory))
-    pieces: list[Table] = []
+    pieces: list[Rows] = []
     missing = limit
     for path in reversed(files) if is_log else files:
         if missing <= 0:
@@ -102,7 +135,7 @@ def _read_rows(directory: Path, limit: int) -> Table:
     return pa.concat_tables(pieces, promote_options="permissive") if pieces else pa.table({})
 
 
-def _some_rows(path: Path, limit: int, *, from_end: bool) -> Table:
+def _some_rows(path: Path, limit: int, *, from_end: bool) -> Rows:
     """Reads only as many row groups as needed, at least one, so that the columns are known."""
     with _parquet().ParquetFile(path, coerce_int96_timestamp_unit="us") as file:  # Spark's default is INT96
         count = file.metadata.num_row_groups
@@ -118,7 +151,7 @@ def _some_rows(path: Path, limit: int, *, from_end: bool) -> Table:
     return read.slice(max(0, read.num_rows - limit)) if from_end else read.slice(0, limit)
 
 
-def _with_partitions(rows: Table, parts: Sequence[str]) -> Table:
+def _with_partitions(rows: Rows, parts: Sequence[str]) -> Rows:
     """Values of partition columns are in the names of directories: day=2026-03-01."""
     import pyarrow as pa
 

@@ -187,7 +187,8 @@ Try it. First create the topics and send some records, four of which are bad:
     penstock consume --topic $dead_letter_topic --headers
 
 `transformations/` has the definitions: change them, add files. `spark-pipeline.yml` has the settings. Tables are
-Parquet under `warehouse/`, checkpoints are in `storage/`, and Spark's log is `.penstock/spark.log`.
+under `warehouse/` (Delta Lake, see `penstock table`), checkpoints are in `storage/`, and Spark's log is
+`.penstock/spark.log`.
 """
 
 _IGNORED = """\

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.spark.options.known import FROM_SPARK, InvalidOption, to_flag
 
 WRITE = ("mergeSchema", "overwriteSchema", "partitionBy", "targetFileSize", "compactInterval", "keep")
-READ = ("versionAsOf", "timestampAsOf", "startingVersion", "skipChangeCommits")
+READ = ("versionAsOf", "timestampAsOf", "startingVersion", "ignoreDeletes", "skipChangeCommits")
 
 COMPACT_INTERVAL = 20
 KEEP = "1d"
@@ -59,6 +59,7 @@ class ReadOptions:
     when: datetime | None
     start: int | None
     """The version at which a stream begins; None: with all rows that are there. -1: with what comes."""
+    ignores_deletes: bool
     skips_changes: bool
 
     @classmethod
@@ -76,6 +77,7 @@ class ReadOptions:
             {EARLIEST: None, LATEST: -1}[start]
             if start in (EARLIEST, LATEST)
             else _number("startingVersion", start, least=0),
+            to_flag("ignoreDeletes", options.get("ignoreDeletes", "false")),
             to_flag("skipChangeCommits", options.get("skipChangeCommits", "false")),
         )
 

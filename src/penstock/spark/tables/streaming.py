@@ -2,7 +2,8 @@
 
 An offset in the checkpoint is a version, {"table": <id>, "path": <directory>, "version": 7}: all rows up to it have
 been read. -1 is the offset of a query that has read nothing. A version that changed or removed rows cannot be read as
-new rows: it is an error, or left out with skipChangeCommits. Compaction and expiry are not such changes.
+new rows: it is an error, or left out with skipChangeCommits, or with ignoreDeletes if it only removed rows. Compaction
+and expiry are not such changes.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for added in table.additions(first, last):
             if not added.is_replacing:
                 files += added.files
-            elif not self._options.skips_changes:
+            elif not self._options.skips_changes and (added.files or not self._options.ignores_deletes):
                 raise TableStreamFailed(
                     f"version {added.version} of {table.directory} changed or removed rows, and a stream can only "
                     "follow rows that are added: begin with a new checkpoint (in a pipeline: reset the flow), or set "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,10 @@ from penstock.spark.plain_errors import plain_errors
 from penstock.spark.sink.writers import current_slice
 from penstock.spark.source.columns import arrow_schema
 from penstock.spark.tables.options import WriteOptions
+from penstock.spark.tables.truncating import asked_for
 from penstock.spark.tables.upkeep import keep_up
 from penstock.spark.worker import spare_the_heap
-from penstock.tables import NoTable, SchemaMismatch, Span, Staged, Table, stage
+from penstock.tables import NoTable, PositionsMoved, SchemaMismatch, Span, Staged, Table, stage
 from penstock.tables.files import TARGET_BYTES
 from penstock.tables.schema import ArrowSchema, evolution, stored_schema
 
@@ -69,8 +71,9 @@ class TableWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         rows = self._target.staged(staged_by(messages))
         table = Table.open(self._options.directory)
-        if self._overwrite:
-            done = table.replace(rows, schema=rows.schema if self._target.is_new_schema else None)
+        truncated = asked_for(table)
+        if self._overwrite or truncated:
+            done = table.replace(rows, truncated, schema=rows.schema if self._target.is_new_schema else None)
         else:
             done = table.append(rows)
         logger.info("%s: %d rows in version %d", table.directory, done.rows, done.version)
@@ -86,6 +89,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         """overwrite: output mode complete, where each batch replaces all rows."""
         self._options = WriteOptions.parse(options)
         self._overwrite = overwrite
+        empty_if_asked(self._options, arrow_schema(schema))
         self._target = prepare(self._options, arrow_schema(schema), overwrite=overwrite)
 
     def write(self, iterator: Iterator[RecordBatch]) -> TaskStaged:
@@ -117,8 +121,7 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Tar
     try:
         table = Table.open(options.directory)
     except NoTable:
-        nullable = pa.schema([field.with_nullable(True) for field in stored])
-        table = Table.open_or_create(options.directory, nullable, options.partition_by)
+        table = Table.open_or_create(options.directory, _nullable(stored), options.partition_by)
     if options.partition_by and options.partition_by != table.partition_by:
         raise InvalidOption(
             f"option 'partitionBy' is '{','.join(options.partition_by)}', and {options.directory} is partitioned by "
@@ -126,9 +129,8 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Tar
         )
     found = evolution(table.schema, stored)
     if found.added or found.widened or found.breaking:
-        if overwrite and options.overwrites_schema:
-            nullable = pa.schema([field.with_nullable(True) for field in stored])
-            return Target(nullable, table.partition_by, is_new_schema=True)
+        if (overwrite and options.overwrites_schema) or asked_for(table):
+            return Target(_nullable(stored), table.partition_by, is_new_schema=True)
         if options.merges_schema:
             found = table.evolve(rows)
         elif not found.breaking:
@@ -141,6 +143,19 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Tar
             hint = " (with overwriteSchema=true, mode overwrite gives the table a new schema)"
             raise SchemaMismatch(f"{options.directory}: {'; '.join(map(str, found.breaking))}{hint}")
     return Target(table.schema, table.partition_by)
+
+
+def empty_if_asked(options: WriteOptions, rows: ArrowSchema) -> None:
+    """Before the first batch of a stream that begins anew. Raises TableError."""
+    with suppress(NoTable):
+        table = Table.open(options.directory)
+        if truncated := asked_for(table):
+            with suppress(PositionsMoved):  # another stream into this table was faster
+                table.replace([], truncated, _nullable(stored_schema(rows)))
+
+
+def _nullable(schema: ArrowSchema) -> ArrowSchema:
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def position_of(table: Table, messages: Sequence[WriterCommitMessage | None], batch: int) -> dict[str, Span]:

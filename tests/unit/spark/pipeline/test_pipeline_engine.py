@@ -99,6 +99,7 @@ def test_what_libraries_log_goes_to_the_log_of_spark(
 ) -> None:
     monkeypatch.setattr(engine_module, "session", lambda *_, **__: SimpleNamespace(stop=lambda: None, _jvm=None))
     monkeypatch.setattr(engine_module, "_runtime_names", lambda host: frozenset())
+    monkeypatch.setattr(engine_module, "compile_catalog", lambda jvm, project: None)
     monkeypatch.setattr(engine_module, "_forget_jvm", lambda host: None)
     monkeypatch.setattr(PipelineEngine, "_open_session", lambda self: None)
     monkeypatch.setattr(PipelineEngine, "is_alive", False)
@@ -129,6 +130,7 @@ def test_a_handler_of_ctrl_c_outlives_the_start_of_spark(
 
     monkeypatch.setattr(engine_module, "session", start)
     monkeypatch.setattr(engine_module, "_runtime_names", lambda host: frozenset())
+    monkeypatch.setattr(engine_module, "compile_catalog", lambda jvm, project: None)
     monkeypatch.setattr(engine_module, "_forget_jvm", lambda host: None)
     monkeypatch.setattr(PipelineEngine, "_open_session", lambda self: None)
     before = signal.signal(signal.SIGINT, handler)

@@ -62,7 +62,9 @@ def test_a_run_that_ended_well_leaves_no_flow_running(
     project: PipelineProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark does not tell the end of every flow."""
-    engine = SimpleNamespace(project=project, table_location=lambda table: None, is_alive=True)
+    kept_up: list[object] = []
+    upkeep = SimpleNamespace(after_run=kept_up.append)
+    engine = SimpleNamespace(project=project, table_location=lambda table: None, is_alive=True, upkeep=upkeep)
     meter = SimpleNamespace(total=lambda offsets: None, know=lambda options: None)
     events = [
         "Flow spark_catalog.default.events is RUNNING.",
@@ -98,6 +100,7 @@ def test_a_run_that_ended_well_leaves_no_flow_running(
             "page_stats": "completed",
         }
     assert flows["page_stats"]["rows_written"] is None
+    assert kept_up == [project]
     error.append(ValueError("broke"))
     with pytest.raises(RunFailed) as failed:
         run_once(cast(Any, engine), cast(Any, meter))

@@ -180,6 +180,21 @@ def test_changed_rows_are_no_new_rows(tmp_path: Path) -> None:
     assert skipping.run() == [30]
 
 
+def test_a_table_that_was_emptied_and_filled_again(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    query, ignoring = Query(tmp_path), Query(tmp_path, ignoreDeletes="true")
+    query.run()
+    ignoring.run()
+    table.replace([])
+    append(table, 30, 31)
+    assert ignoring.run() == [30]
+    with pytest.raises(TableStreamFailed, match="changed or removed rows"):
+        query.run()
+    table.replace(events(0, 1))
+    with pytest.raises(TableStreamFailed, match="changed or removed rows"):
+        ignoring.run()
+
+
 def test_a_stream_that_came_too_late(tmp_path: Path) -> None:
     table = table_of(tmp_path)
     query = Query(tmp_path)
