@@ -3,8 +3,8 @@
     spark-pipeline.yml    the specification, which Spark's own `spark-pipelines` also reads
     transformations/      definitions in Python and SQL
     storage/              checkpoints (`storage` in the specification)
-    warehouse/            tables as Parquet
-    .penstock/            lock, status, logs, the catalog of tables and their locations
+    warehouse/            tables, each a directory
+    .penstock/            lock, status, logs, the catalog of tables, their format and locations
 
 Penstock's settings are keys of `configuration` that begin with `penstock.`, so that definitions can read them with
 `spark.conf`. Those that begin with `penstock.kafka.` are client settings. References such as `${env:NAME}` in values
