@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from penstock.spark.session.lookup import use_this_python
 from penstock.spark.session.session import config_for, session  # now, or the module would take the function's name
+from penstock.spark.topic_views import register_topics
 
-__all__ = ["config_for", "session"]
+__all__ = ["config_for", "register_topics", "session"]
 
 use_this_python()

@@ -42,6 +42,7 @@ from penstock.cli.pipeline.projects import (
 )
 from penstock.cli.pipeline.show import show
 from penstock.cli.pipeline.sinks import sinks
+from penstock.cli.pipeline.sql import sql
 from penstock.cli.reach.connection import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP_SERVERS, Target, json_option
 from penstock.model.addresses import Address
 from penstock.model.errors import PenstockError
@@ -69,6 +70,7 @@ for job in JOBS:
     pipeline.add_command(job)
 pipeline.add_command(sinks)
 pipeline.add_command(show)
+pipeline.add_command(sql)
 
 
 def spark_options(command: Callable[P, R]) -> Callable[P, R]:

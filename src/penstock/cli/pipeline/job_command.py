@@ -122,7 +122,7 @@ def job_command(command: Callable[..., int]) -> Callable[..., int]:
     @json_option
     @functools.wraps(command)
     def run(*args: Any, as_json: bool, master: str | None, fast_start: bool, **given: Any) -> int:
-        _needs_spark()
+        needs_spark()
         from penstock.spark.jobs.errors import JobFailed, WrongJob
 
         terminal = Terminal(as_json, master, fast_start)
@@ -149,7 +149,7 @@ def _tell(terminal: Terminal, error: PenstockError, code: int) -> int:
     return code
 
 
-def _needs_spark() -> None:
+def needs_spark() -> None:
     from importlib.util import find_spec
 
     if find_spec("pyspark") is None:

@@ -44,7 +44,7 @@ def show(table: str, directory: Path, servers: str | None, limit: int, as_json: 
     elif not rows:
         click.echo(f"Table {found.name} has no rows.")
     else:
-        show_table(read.column_names, [[_cell(value) for value in row.values()] for row in rows])
+        show_table(read.column_names, [[cell(value) for value in row.values()] for row in rows])
 
 
 def plain(value: Any) -> Any:
@@ -67,7 +67,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
     """One short line."""
     if value is None or isinstance(value, int | float):
         return value

@@ -1,6 +1,7 @@
 """The errors of pipelines.
 
 PipelineError             the run is not possible: a lock, a directory, a setting
++-- NoProject             there is none in the directory or above it
 +-- ProjectBusy           another process runs this project
 +-- DefinitionError       a file of the project can never run; with file, line and reason
 +-- FlowFailed            a flow failed; with its name and the cause
@@ -16,6 +17,10 @@ from penstock.model.errors import PenstockError
 
 
 class PipelineError(PenstockError):
+    pass
+
+
+class NoProject(PipelineError):
     pass
 
 

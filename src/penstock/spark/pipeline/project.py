@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from penstock.spark.pipeline.errors import DefinitionError, Mistake, PipelineError
+from penstock.spark.pipeline.errors import DefinitionError, Mistake, NoProject, PipelineError
 from penstock.spark.pipeline.secrets import Secrets, Unresolved, has_reference, resolved
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -76,7 +76,7 @@ class PipelineProject:
                 raise PipelineError(f"{candidate} has {' and '.join(SPEC_NAMES)}: keep one of them")
             if found:
                 return cls.load(found[0])
-        raise PipelineError(
+        raise NoProject(
             f"there is no {SPEC_NAMES[0]} in {start} or above it: create a project with `penstock pipeline init NAME`, "
             "or choose one with --project"
         )

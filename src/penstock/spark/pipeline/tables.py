@@ -77,6 +77,14 @@ def find_table(project: PipelineProject, name: str) -> NamedTable:
     return NamedTable(found[0], directory)
 
 
+def table_directories(project: PipelineProject) -> dict[str, Path]:
+    """Of all tables whose files are on this machine; by names without catalog and database where that is enough."""
+    locations = TableLocations(project)
+    known = locations.tables()
+    places = {short: locations.directory(table.split(".")) for table, short in zip(known, _short(known), strict=True)}
+    return {name: directory for name, directory in places.items() if directory is not None and directory.is_dir()}
+
+
 def read_rows(table: NamedTable, limit: int) -> Rows:
     """At most `limit` rows as an Arrow table: of a streaming table the newest, of a view the first.
 
@@ -198,10 +206,14 @@ def _data_files(directory: Path) -> Iterator[Path]:
 
 
 def _short_names(tables: Iterable[str]) -> list[str]:
+    return sorted(_short(tables))
+
+
+def _short(tables: Iterable[str]) -> list[str]:
     """Without catalog and database where that is enough."""
     tables = list(tables)
     last = [table.rpartition(".")[2] for table in tables]
-    return sorted(table if last.count(short) > 1 else short for table, short in zip(tables, last, strict=True))
+    return [table if last.count(short) > 1 else short for table, short in zip(tables, last, strict=True)]
 
 
 def _parquet() -> Any:
