@@ -28,12 +28,16 @@ LIST_TIMEOUT_S = 10.0
 
 
 class _Shown(click.ClickException):
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
     def show(self, file: Any = None) -> None:
         click.echo(f"penstock: {self.message}", err=True)
+
+
+class _Wrong(_Shown):
+    exit_code = DEFINITION_WRONG
+
+
+class _Failed(_Shown):
+    exit_code = FAILED
 
 
 @click.command(short_help="Query topics and tables by name.")
@@ -89,7 +93,7 @@ def sql(
             rows = answer(spark, query, sources, limit, schemas=by_topic, options=options)
     except (WrongQuery, QueryFailed, ConfigError) as error:
         text = str(error) if project is None else project.secrets.hide(str(error))
-        raise _Shown(text, FAILED if isinstance(error, QueryFailed) else DEFINITION_WRONG) from error
+        raise (_Failed if isinstance(error, QueryFailed) else _Wrong)(text) from error
     shown = [{name: plain(value) for name, value in row.items()} for row in rows.to_pylist()]
     if as_json:
         show_json({"columns": rows.column_names, "rows": shown, "error": None})
