@@ -70,20 +70,33 @@ def test_filters(spark: SparkSession, topics: Topics, topic: str, pushdown: str)
     before = spark.conf.get(name)
     spark.conf.set(name, pushdown)
     try:
-        frame = read(spark, topics, topic).where("partition in (0, 2) and offset >= 10 and offset < 20")
+        frame = read(spark, topics, topic, filterPushdown="true").where(
+            "partition in (0, 2) and offset >= 10 and offset < 20"
+        )
         assert numbers(frame) == sorted(3 * offset + partition for offset in range(10, 20) for partition in (0, 2))
         # Two cores: small ranges share a task.
-        one = read(spark, topics, topic).where("partition = 1")
+        one = read(spark, topics, topic, filterPushdown="true").where("partition = 1")
         assert one.rdd.getNumPartitions() == (1 if pushdown == "true" else 2)
         assert numbers(one) == list(range(1, RECORDS, 3))
-        later = read(spark, topics, topic).where(f.col("timestamp") > f.current_timestamp() + f.expr("interval 1 hour"))
+        later = read(spark, topics, topic, filterPushdown="true").where(
+            f.col("timestamp") > f.current_timestamp() + f.expr("interval 1 hour")
+        )
         assert later.count() == 0
-        sooner = read(spark, topics, topic).where(
+        sooner = read(spark, topics, topic, filterPushdown="true").where(
             f.col("timestamp") > f.current_timestamp() - f.expr("interval 1 hour")
         )
         assert sooner.count() == RECORDS
     finally:
         spark.conf.set(name, before)
+
+
+def test_one_frame_for_several_queries(spark: SparkSession, topics: Topics, topic: str) -> None:
+    """Spark keeps one plan of reading for all of them, so conditions must not limit it unless a user says so."""
+    frame = read(spark, topics, topic)
+    assert numbers(frame.where("partition = 1")) == list(range(1, RECORDS, 3))
+    assert numbers(frame) == list(range(RECORDS))
+    both = frame.where("partition = 0").union(frame.where("partition = 2 AND offset < 50"))
+    assert numbers(both) == sorted([*range(0, RECORDS, 3), *range(2, 152, 3)])
 
 
 def test_ranges(spark: SparkSession, topics: Topics, topic: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import ConfigError
+from penstock.sdk import BlockingAdmin
 from penstock.spark import register_topics
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.project import PipelineProject
@@ -53,6 +54,10 @@ def test_views_of_topics(spark: SparkSession, topics: Topics) -> None:
     assert [tuple(row) for row in spark.sql(query).collect()] == [("/a", 5), ("/b", 5)]
     topics.fill("views-clicks.typed", clicks(10, 14))
     assert [tuple(row) for row in spark.sql(query).collect()] == [("/a", 7), ("/b", 7)]  # ends are those of the query
+    one, other = (f"SELECT value.id FROM views_clicks_typed WHERE offset {test} 5" for test in ("<", ">="))
+    assert sorted(row.id for row in spark.sql(f"{one} UNION ALL {other}").collect()) == sorted(
+        row.id for row in spark.sql("SELECT value.id FROM views_clicks_typed").collect()
+    )
     (row,) = spark.sql("SELECT string(value) AS v, headers FROM views_plain").collect()
     assert tuple(row) == ("v", None)
 
@@ -69,14 +74,16 @@ def test_views_of_topics(spark: SparkSession, topics: Topics) -> None:
 
 def test_all_topics_of_a_cluster(spark: SparkSession) -> None:
     with Broker() as broker:
-        broker.create_topic("all-one")
-        broker.create_topic("all-two")
+        admin = BlockingAdmin(broker.bootstrap_servers)
+        admin.create_topic("all-one")
+        admin.create_topic("all-two")
         views = register_topics(spark, bootstrap_servers=broker.bootstrap_servers)
         assert views == {"all_one": "all-one", "all_two": "all-two"}
         assert spark.sql("SELECT count(*) FROM all_one").first()[0] == 0  # type: ignore[index]
-        broker.create_topic("all.two")
+        admin.create_topic("all.two")
         with pytest.raises(ConfigError, match=r"topics 'all-two' and 'all\.two' would both be the view all_two"):
             register_topics(spark, bootstrap_servers=broker.bootstrap_servers)
+        admin.close()
 
 
 def asked(run: CommandLine, *arguments: str, code: int = 0) -> dict[str, Any]:

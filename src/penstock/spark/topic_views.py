@@ -3,7 +3,9 @@
     register_topics(spark, ["clicks-clean"], schemas={"clicks-clean": "id long, page string"})
     spark.sql("SELECT value.page, count(*) FROM clicks_clean GROUP BY 1")
 
-A view is a batch read. Its range is resolved when a query is planned: each query reads up to the ends of its own time.
+A view is a batch read. Each query reads up to the ends of its own time. Spark keeps the plan of a read for all queries
+on it, except where it asks the source about a condition. So a view has a condition that is always true; with it Spark
+plans the read anew, if the session has filter pushdown (`session()` has).
 
 Every Python worker imports this module with its package, so it imports the rest on request.
 """
@@ -20,8 +22,9 @@ from penstock.model.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CHOSEN_HERE = ("subscribe", "subscribePattern", "assign", "valueFormat", "valueSchema")
+CHOSEN_HERE = ("subscribe", "subscribePattern", "assign", "valueFormat", "valueSchema", "filterPushdown")
 SERVERS = "kafka.bootstrap.servers"
+ALWAYS = "offset >= 0"
 LIST_TIMEOUT_S = 20.0
 
 
@@ -66,7 +69,7 @@ def register_topics(
     for read in reads.values():
         SourceOptions.for_batch(read)
     for view, topic in views.items():
-        spark.read.format("penstock").options(**reads[topic]).load().createOrReplaceTempView(view)
+        spark.read.format("penstock").options(**reads[topic]).load().where(ALWAYS).createOrReplaceTempView(view)
     return views
 
 

@@ -8,7 +8,8 @@ Must not know: the command line.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ _SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\
 _WORD = re.compile(r"`([^`]+)`|(\w+)")
 _PLACE = re.compile(r"\(line (\d+), pos (\d+)\)|; line (\d+) pos (\d+)")
 _SHOWN_NAMES = 20
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _OF_A_SOURCE = "[PYTHON_DATA_SOURCE_ERROR]"
 
 
@@ -114,11 +116,9 @@ def answer(
     options: Mapping[str, str] | None = None,
 ) -> Rows:
     """At most `limit` rows. `options`: of the reads of topics. Raises WrongQuery, QueryFailed, ConfigError."""
-    from pyspark.errors import AnalysisException, PySparkException
-
     named = sources.named_in(query)
     chosen = {topic: schema for topic, schema in (schemas or {}).items() if topic in named.topics.values()}
-    try:
+    with _errors_only_raised(), _errors_in_one_sentence(sources):
         if named.topics:
             made = register_topics(spark, named.topics.values(), schemas=chosen, **(options or {}))
             of_topic = {topic: view for view, topic in made.items()}
@@ -131,12 +131,35 @@ def answer(
         frame = spark.sql(query)
         names = _different(frame.columns)
         return frame.toDF(*names).limit(limit).toArrow()
-    except AnalysisException as error:
-        if _OF_A_SOURCE in str(error):  # no broker, for example
-            raise QueryFailed(f"the query failed: {cause_of(str(error))}") from error
-        raise WrongQuery(useful_part(str(error), sources)) from error
+
+
+@contextmanager
+def _errors_in_one_sentence(sources: Sources) -> Iterator[None]:
+    from pyspark.errors import AnalysisException, PySparkException
+
+    try:
+        yield
     except PySparkException as error:
-        raise QueryFailed(f"the query failed: {cause_of(str(error))}") from error
+        text = str(error)
+        if isinstance(error, AnalysisException) and _OF_A_SOURCE not in text:
+            raise WrongQuery(useful_part(text, sources)) from error
+        raise QueryFailed(f"the query failed: {cause_of(text)}") from error
+
+
+@contextmanager
+def _errors_only_raised() -> Iterator[None]:
+    """PySpark also logs an error of SQL, as JSON on standard error."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS]  # of its own class: it gives them more arguments
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled
 
 
 def _refuse_changes(spark: SparkSession, query: str) -> None:
@@ -144,11 +167,15 @@ def _refuse_changes(spark: SparkSession, query: str) -> None:
     if _first_word(query) in _STATEMENTS:
         return
     session: Any = spark
-    plan = session._jsparkSession.sessionState().sqlParser().parsePlan(query)
+    plans = [session._jsparkSession.sessionState().sqlParser().parsePlan(query)]
     logical = "org.apache.spark.sql.catalyst.plans.logical"
-    for kind in (f"{logical}.Command", f"{logical}.ParsedStatement"):
-        if session._jvm.java.lang.Class.forName(kind).isInstance(plan):
+    kinds = [session._jvm.java.lang.Class.forName(f"{logical}.{name}") for name in ("Command", "ParsedStatement")]
+    while plans:
+        plan = plans.pop()
+        if any(kind.isInstance(plan) for kind in kinds):
             raise WrongQuery("this is no query: it would change something")
+        children = plan.children()
+        plans += [children.apply(index) for index in range(children.size())]
 
 
 def _different(names: Iterable[str]) -> list[str]:

@@ -31,7 +31,7 @@ class PenstockBatchReader(DataSourceReader):
         self._options = SourceOptions.for_batch(options)
         self._schema = check_schema(schema, self._options.values)
         self._bounds = Bounds()
-        self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
+        self.pushFilters = PushFilters(self._bounds, is_taking=self._options.takes_filters)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.spark.worker import cluster_for

@@ -64,6 +64,7 @@ OTHERS = (
     "kafkaConsumer.pollTimeoutMs",
     "groupIdPrefix",
     "groupId",
+    "filterPushdown",
     *VALUE_OPTIONS,
 )
 KNOWN = {name.lower(): name for name in (*SUBSCRIPTIONS, *STREAM_ONLY, *BATCH_ONLY, *OTHERS)}
@@ -152,6 +153,8 @@ class SourceOptions:
     metadata_max_age_ms: int = 1000
     poll_timeout_s: float = 120.0
     fetch_max_bytes: int = FETCH_MAX_BYTES
+    takes_filters: bool = False
+    """Whether conditions limit what is read: see `pushdown`."""
     values: ValueOptions | None = None
     """None: values stay binary."""
 
@@ -229,6 +232,7 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
         metadata_max_age_ms=1000 if metadata_ms is None else max(metadata_ms, 0),
         poll_timeout_s=120.0 if poll_ms is None else poll_ms / 1000,
         fetch_max_bytes=_fetch_max_bytes(given),
+        takes_filters=given.flag("filterPushdown", False),
         values=value_options(given.texts),
     )
 

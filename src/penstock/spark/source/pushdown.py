@@ -5,7 +5,14 @@
     timestamp          = > >= set the start, by the broker's index; Spark filters the rest
     is not null        always true for these four
 
-Spark applies all other filters. Must not know: clusters; `batch_reader` looks up the offsets of `since_ms`.
+Spark applies all other filters.
+
+Filters are taken only with the option `filterPushdown`. Spark 4.3 keeps one plan of reading for a DataFrame, however
+many queries use it: the filters of the last one would also limit the next query without filters, and of two branches
+of one query with different filters both would read what the last one asked for. Without the option nothing is taken;
+then all that such a plan shares is the range of offsets.
+
+Must not know: clusters; `batch_reader` looks up the offsets of `since_ms`.
 """
 
 from __future__ import annotations
@@ -143,8 +150,9 @@ class PushFilters:
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
 
-    def __init__(self, taker: FilterTaker) -> None:
+    def __init__(self, taker: FilterTaker, *, is_taking: bool) -> None:
         self._taker = taker
+        self._is_taking = is_taking
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return [pushed for pushed in filters if not self._taker.take(pushed)]
+        return [pushed for pushed in filters if not (self._is_taking and self._taker.take(pushed))]

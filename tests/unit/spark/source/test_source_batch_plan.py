@@ -154,8 +154,16 @@ def test_other_filters_are_given_back(pushed: Filter) -> None:
     assert list(reader().pushFilters([pushed])) == [pushed]
 
 
+def test_filters_are_taken_only_on_demand() -> None:
+    """Spark keeps what was planned with them for other queries on the same DataFrame."""
+    made = PenstockBatchReader({"subscribe": "clicks"}, source_schema(False))
+    assert made.pushFilters([EqualTo(("partition",), 1)]) == [EqualTo(("partition",), 1)]
+    assert made._bounds == Bounds()
+
+
 def reader(**options: str) -> Any:
-    return PenstockBatchReader({"subscribe": "clicks"} | options, source_schema(False))
+    given = {"subscribe": "clicks", "filterPushdown": "true"} | options
+    return PenstockBatchReader(given, source_schema(False))
 
 
 def test_spark_takes_the_reader_with_and_without_pushdown() -> None:
