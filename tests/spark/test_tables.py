@@ -33,6 +33,10 @@ def test_batches_and_a_view_that_is_replaced(spark: SparkSession, tmp_path: Path
     assert found.schema.simpleString() == expected.schema.simpleString()
     assert sorted(map(repr, found.collect())) == sorted(map(repr, expected.collect()))
     assert found.where("id between 10 and 14").count() == 5
+    assert found.where("id < 10").union(found.where("id >= 90")).count() == 20
+    assert found.count() == 100
+    exact = spark.read.format(FORMAT).option("filterPushdown", "true").load(place)
+    assert exact.where("id between 10 and 14").count() == 5
     assert pl.scan_delta(place).select(pl.len()).collect().item() == 100
     assert Table.open(place).version == 2
 

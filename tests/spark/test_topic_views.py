@@ -123,7 +123,8 @@ def test_the_command(spark: SparkSession, topics: Topics, run: CommandLine, tmp_
     project = PipelineProject.find(tmp_path)
     for name in ("pages", "sql_clicks"):
         place = tmp_path / "warehouse" / name
-        spark.createDataFrame([("/a", "shoes"), ("/b", "cart")], "page string, title string").write.parquet(str(place))
+        frame = spark.createDataFrame([("/a", "shoes"), ("/b", "cart")], "page string, title string")
+        frame.write.format("penstock-table" if name == "pages" else "parquet").mode("append").save(str(place))
         TableLocations(project).record({("spark_catalog", "default", name): place.as_uri()})
     joined = "select title, count(*) as n from {} c join pages p on c.value.page = p.page group by 1 order by 1"
     found = asked(run, joined.format("topic_sql_clicks"), *at, *typed)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Rows = Any
 """An Arrow table."""
 
+OPEN_FORMATS_LOG = "_delta_log"
 QUERIES = ("select", "with", "values", "from", "table", "show", "describe", "desc", "explain")
 _STATEMENTS = ("show", "describe", "desc", "explain")
 _SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
@@ -126,7 +127,8 @@ def answer(
                 if view.lower() != of_topic[topic].lower():
                     spark.table(of_topic[topic]).createOrReplaceTempView(view)
         for view, directory in named.tables.items():
-            spark.read.parquet(str(directory)).createOrReplaceTempView(view)
+            kind = "penstock-table" if (directory / OPEN_FORMATS_LOG).is_dir() else "parquet"
+            spark.read.format(kind).load(str(directory)).createOrReplaceTempView(view)
         _refuse_changes(spark, query)
         frame = spark.sql(query)
         names = _different(frame.columns)

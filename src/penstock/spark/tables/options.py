@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.spark.options.known import FROM_SPARK, InvalidOption, to_flag
 
 WRITE = ("mergeSchema", "overwriteSchema", "partitionBy", "targetFileSize", "compactInterval", "keep")
-READ = ("versionAsOf", "timestampAsOf", "startingVersion", "ignoreDeletes", "skipChangeCommits")
+READ = ("versionAsOf", "timestampAsOf", "startingVersion", "ignoreDeletes", "skipChangeCommits", "filterPushdown")
 
 COMPACT_INTERVAL = 20
 KEEP = "1d"
@@ -61,6 +61,8 @@ class ReadOptions:
     """The version at which a stream begins; None: with all rows that are there. -1: with what comes."""
     ignores_deletes: bool
     skips_changes: bool
+    takes_filters: bool
+    """Whether filters leave out files: see `source.pushdown`."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -79,6 +81,7 @@ class ReadOptions:
             else _number("startingVersion", start, least=0),
             to_flag("ignoreDeletes", options.get("ignoreDeletes", "false")),
             to_flag("skipChangeCommits", options.get("skipChangeCommits", "false")),
+            to_flag("filterPushdown", options.get("filterPushdown", "false")),
         )
 
 

@@ -47,7 +47,7 @@ class TableReader(DataSourceReader):
         self._options = ReadOptions.parse(options)
         self._wanted = arrow_schema(schema)
         self._filter = FileFilter()
-        self.pushFilters = PushFilters(self._filter)  # type: ignore[method-assign]
+        self.pushFilters = PushFilters(self._filter, is_taking=self._options.takes_filters)  # type: ignore[method-assign]
 
     def partitions(self) -> Sequence[InputPartition]:
         found = snapshot(self._options)

@@ -103,16 +103,24 @@ def test_a_table_that_is_not_there_yet(tmp_path: Path) -> None:
 )
 def test_files_that_filters_exclude_are_not_read(tmp_path: Path, pushed: Filter, ids: Any) -> None:
     table_of(tmp_path)
-    reader = TableReader({"path": str(tmp_path)}, ALL)
+    reader = TableReader({"path": str(tmp_path), "filterPushdown": "true"}, ALL)
     assert list(reader.pushFilters([pushed])) == [pushed]  # Spark applies it to the rows
     assert rows_of(reader, reader.partitions()) == list(ids)
 
 
 def test_partitions_that_filters_exclude_are_not_read(tmp_path: Path) -> None:
     table_of(tmp_path, partition_by=["day"])
-    reader = TableReader({"path": str(tmp_path)}, ALL)
+    reader = TableReader({"path": str(tmp_path), "filterPushdown": "true"}, ALL)
     reader.pushFilters([EqualTo(("day",), date(2026, 1, 31))])
     assert rows_of(reader, reader.partitions()) == [0, 1]
+
+
+def test_filters_are_taken_only_on_demand(tmp_path: Path) -> None:
+    """Spark keeps what was planned with them for other queries on the same DataFrame."""
+    table_of(tmp_path)
+    reader = TableReader({"path": str(tmp_path)}, ALL)
+    assert list(reader.pushFilters([LessThan(("id",), 10)])) == [LessThan(("id",), 10)]
+    assert rows_of(reader, reader.partitions()) == list(range(30))
 
 
 # -- streams ------------------------------------------------------------------------------
