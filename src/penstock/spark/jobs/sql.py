@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.events import cause_of
+from penstock.spark.pipeline.tables import is_open
+from penstock.spark.tables.datasource import FORMAT
 from penstock.spark.topic_views import register_topics, view_name
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 Rows = Any
 """An Arrow table."""
 
-OPEN_FORMATS_LOG = "_delta_log"
 QUERIES = ("select", "with", "values", "from", "table", "show", "describe", "desc", "explain")
 _STATEMENTS = ("show", "describe", "desc", "explain")
 _SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
@@ -127,7 +128,7 @@ def answer(
                 if view.lower() != of_topic[topic].lower():
                     spark.table(of_topic[topic]).createOrReplaceTempView(view)
         for view, directory in named.tables.items():
-            kind = "penstock-table" if (directory / OPEN_FORMATS_LOG).is_dir() else "parquet"
+            kind = FORMAT if is_open(directory) else "parquet"
             spark.read.format(kind).load(str(directory)).createOrReplaceTempView(view)
         _refuse_changes(spark, query)
         frame = spark.sql(query)
