@@ -4,7 +4,8 @@ It has three brokers, a Python client that sends clicks at a steady rate, and a 
 reads the clicks from a topic, sends bad ones to a dead-letter topic, keeps a table and a view, and writes
 results to another topic. Half way a broker that leads partitions of clicks is killed with SIGKILL: other brokers take
 over, and clicks and pipeline go on. It comes back later and catches up. At the end the table is compared with the sent
-clicks, row by row. Any difference is an error with exit code 1.
+clicks, row by row, and the topic of results becomes a table that Polars reads. Any difference is an error with exit
+code 1.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from typing import Any
 from demo.brokers import COUNT, PENSTOCK, Broker, Cluster
 from demo.clickstream import Clickstream
 from demo.project import Project, is_idle, is_reading, lag_of
-from demo.results import check_dead_letters, check_results, check_table, show_view
+from demo.results import check_dead_letters, check_results, check_table, show_followed, show_view
 from demo.telling import Failed, say, show
 from penstock.spark.session.java import JavaNotFound, find_java
 
 CLICKS, CLEAN, DEAD = "clicks", "clicks-clean", "clicks-dead-letters"
+SCHEMA = "user string, page string, ts timestamp, ms long"
 PARTITIONS = 3
 RATE = int(os.environ.get("PENSTOCK_DEMO_RATE", "2000"))
 SECONDS = float(os.environ.get("PENSTOCK_DEMO_SECONDS", "60"))
@@ -208,6 +210,11 @@ def tell(cluster: Cluster, project: Project) -> None:
     say("penstock lag (any Kafka tool shows the same):")
     show(run(cluster, "lag"))
     show_view(warehouse, stream)
+    table = project.directory / "clean-table"
+    say(f"penstock table follow --topic {CLEAN} --to {table.name} --once: a topic as a table, without Spark")
+    follow = ("--topic", CLEAN, "--to", str(table), "--mode", "json", "--schema", SCHEMA, "--once")
+    show(run(cluster, "table", "follow", *follow).splitlines()[-1])
+    show_followed(table, stream)
     cluster.stop()
     say("done: nothing is lost or duplicated in the table. All files of the demo are removed.")
 

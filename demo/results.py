@@ -7,6 +7,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+import polars
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from demo.clickstream import SILENT, Click, Clickstream
@@ -87,3 +88,18 @@ def show_view(warehouse: Path, stream: Clickstream) -> None:
     show(f"{'PAGE':<12} {'VIEWS':>8} {'USERS':>6} {'MEAN MS':>8}")
     for row in sorted(rows, key=lambda row: -int(row["views"])):
         show(f"{row['page']:<12} {row['views']:>8,} {row['users']:>6} {row['mean_ms']:>8}")
+
+
+def show_followed(table: Path, stream: Clickstream) -> None:
+    """A table in an open format, read by Polars."""
+    rows = polars.scan_delta(str(table))
+    pages = rows.group_by("page").agg(views=polars.len(), slowest_ms=polars.col("ms").max())
+    found = pages.sort("views", descending=True).collect().to_dicts()
+    if {row["page"]: row["views"] for row in found} != dict(stream.pages):
+        raise Failed(f"Polars counts {found} in {table}, which is not what was clicked")
+    say(
+        "the same table in Polars: scan_delta(...).group_by('page'), a Delta table that DuckDB, pandas and others read, too"
+    )
+    show(f"{'PAGE':<12} {'VIEWS':>8} {'SLOWEST MS':>11}")
+    for row in found:
+        show(f"{row['page']:<12} {row['views']:>8,} {row['slowest_ms']:>11,}")
