@@ -67,6 +67,12 @@ def good():
 def bad():
     return quarantine(spark.readStream.table("goods"), PRICED).bad
 """
+VIEW = """
+
+@dp.materialized_view
+def cheap():
+    return expect(spark.table("kept"), {"cheap": "price < 50"}, on_violation="drop")
+"""
 GOODS = [{"name": "hat", "price": 5}, {"name": "x", "price": 0}, {"name": "cap"}, {"name": "coat", "price": 90}]
 BOTH = {"positive price": 2, "named": 1}
 
@@ -76,7 +82,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, topics: Topics) -> Pipelin
     root = tmp_path_factory.mktemp("goods")
     (root / "spark-pipeline.yml").write_text(SPECIFICATION.format(servers=topics.bootstrap_servers))
     (root / "definitions").mkdir()
-    (root / "definitions" / "goods.py").write_text(DEFINITIONS)
+    (root / "definitions" / "goods.py").write_text(DEFINITIONS + VIEW)
     topics.create("goods")
     return PipelineProject.find(root)
 
@@ -103,6 +109,7 @@ def test_rows_stay_leave_and_count(project: PipelineProject, warm: WarmCommandLi
         "strict": {"cheap": 0},
         "good": {},
         "bad": BOTH,
+        "cheap": {"cheap": 2},
     }
     assert [row["name"] for row in rows(project, "kept")] == ["cap", "coat", "hat", "x"]
     for table in ("dropped", "good"):
@@ -128,6 +135,8 @@ def test_a_violation_can_fail_its_flow_and_nothing_counts_twice(
     totals = {flow["flow"]: flow["violations_total"] for flow in status["flows"]}
     assert totals["kept"] == totals["dropped"] == totals["bad"] == {"positive price": 2, "named": 2}
     assert totals["strict"] == {"cheap": 0}
+    views = {flow["flow"]: flow["violations"] for flow in status["flows"] if flow["rows_read_total"] is None}
+    assert (views, totals["cheap"]) == ({"cheap": {"cheap": 3}}, {}), "those of the last run, which computes it again"
     assert len(rows(project, "strict")) == len(GOODS)
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 ACTIONS = ("keep", "drop", "fail")
-METRIC = "penstock_expectations_"
+METRIC = "penstock-expectations-"  # no flow has such a metric: they begin with penstock_
 REASON = "reason"
 FIRST_LINE = 1000
 _EXAMPLE = "_penstock_example"

@@ -94,6 +94,17 @@ def _families(pipeline: str, told: Mapping[str, Any]) -> Iterator[Family]:
             for name, count in told.get("violations_total", {}).items()
         ],
     )
+    yield gauge(
+        "penstock_pipeline_view_expectation_violations",
+        "Rows that violated the expectation when the materialized view was last computed.",
+        (*of_flow, "expectation"),
+        [
+            ((pipeline, flow, name), float(count))
+            for flow, told in flows.items()
+            for name, count in told.get("violations", {}).items()
+            if told.get("rows_read_total") is None  # a view
+        ],
+    )
 
 
 def _table_families(pipeline: str, tables: Mapping[str, TableSize]) -> Iterator[Family]:

@@ -20,7 +20,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from penstock.spark.pipeline.project import DEFAULT_DATABASE, SPARK_PREFIX, Pipe
 from penstock.spark.pipeline.secrets import Secrets
 from penstock.spark.pipeline.table_catalog import catalog_settings, compile_catalog, has_open_tables, note_format
 from penstock.spark.pipeline.table_upkeep import TableUpkeep
+from penstock.spark.session.batch_metrics import BatchListeners, Metrics
 from penstock.spark.session.driver_log import output_to, trim_log
 from penstock.spark.session.session import session
 from penstock.spark.source.group_progress import GROUPS_BY_FLOW
@@ -70,6 +71,7 @@ class PipelineEngine:
         self._environment: dict[str, str | None] = {}
         self._host: SparkSession | None = None
         self._session: Any = None
+        self._listeners: BatchListeners | None = None
         self._runtime_names: frozenset[str] = frozenset()
         self._given: dict[str, str] = {}
         self._log_start = 0
@@ -161,6 +163,19 @@ class PipelineEngine:
         names = [key for key, _ in told]
         details = told[names.index(_DETAILS) :] if _DETAILS in names else []  # columns with any names come before it
         return next((value for key, value in details if key == "Location"), None)
+
+    @contextmanager
+    def batch_metrics(self, take: Callable[[Metrics], None]) -> Iterator[None]:
+        """Calls `take` with the observed metrics of batch queries, which compute views, in another thread."""
+
+        def failed(reason: str) -> None:
+            with self.quiet():
+                print(f"metrics of views may be missing: {reason}")
+
+        if self._listeners is None:
+            self._listeners = BatchListeners(self._host, self.session)
+        with self._listeners.told(take, failed):
+            yield
 
     @property
     def is_alive(self) -> bool:
@@ -335,6 +350,7 @@ class PipelineEngine:
         return PipelineError(self.project.secrets.hide(f"Spark did not start: {reason} ({said})"))
 
     def _release(self) -> None:
+        self._listeners = None
         if self._session is not None:
             gone, self._session = self._session, None
             gone.stop()

@@ -112,6 +112,13 @@ def batch_done(progress: Mapping[str, Any]) -> BatchDone | None:
     )
 
 
+def view_done(observed: Mapping[str, Mapping[str, Any]]) -> BatchDone | None:
+    """A view that was computed, from the metrics of its query; None if no flow of Python definitions is in them."""
+    rows = metric_of("")
+    flow = next((name.removeprefix(rows) for name, counts in observed.items() if name.startswith(rows)), None)
+    return None if flow is None else BatchDone(flow, 0, None, [], violations_in(observed))
+
+
 def _source_offset(offset: object) -> SourceOffset | None:
     """The offset of a source of topics; None for any other."""
     if isinstance(offset, str):

@@ -26,9 +26,10 @@ from penstock.spark.pipeline.graph import PipelineGraph, registered
 from penstock.spark.pipeline.groups import FlowGroups
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.locations import TableLocations
-from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
+from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done, view_done
 from penstock.spark.pipeline.project import DEFAULT_CATALOG, PipelineProject
 from penstock.spark.pipeline.tables import row_count
+from penstock.spark.session.batch_metrics import Metrics
 from penstock.spark.source.offsets import UnreadableOffset
 
 RETRIES = 2
@@ -382,11 +383,17 @@ def _progress_to(engine: PipelineEngine, news: queue.SimpleQueue[_News]) -> Iter
         def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
             pass
 
+    def take_view(observed: Metrics) -> None:
+        done = view_done(observed)
+        if done is not None:
+            news.put(done)
+
     listener = Listener()
     with engine.quiet():
         engine.session.streams.addListener(listener)
     try:
-        yield
+        with engine.batch_metrics(take_view):
+            yield
     finally:
         with engine.quiet():
             engine.session.streams.removeListener(listener)

@@ -12,7 +12,7 @@ from penstock.cli.pipeline.metrics import metrics_page
 from penstock.cli.pipeline.output import show_status
 from penstock.spark.expectations import FIRST_LINE, Declared, expect, quarantine, violations_in
 from penstock.spark.pipeline.events import FlowState
-from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done
+from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done, view_done
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.status import StatusFile, pipeline_status, read_status
 
@@ -61,8 +61,8 @@ def test_an_error_names_the_expectation_by_its_line(error: str) -> None:
 def test_counts_of_several_calls_add_up() -> None:
     observed = {
         "penstock_events": {"rows": 8},
-        "penstock_expectations_0": {"fast": 2, "on time": 0},
-        "penstock_expectations_7": {"fast": 1},
+        "penstock-expectations-0": {"fast": 2, "on time": 0},
+        "penstock-expectations-7": {"fast": 1},
         "mine": {"fast": 100},
     }
     assert violations_in(observed) == {"fast": 3, "on time": 0}
@@ -70,7 +70,7 @@ def test_counts_of_several_calls_add_up() -> None:
 
 def batch(**counts: int) -> BatchDone:
     done = batch_done(
-        {"name": "a.b.events", "numInputRows": 9, "sources": [], "observedMetrics": {"penstock_expectations_0": counts}}
+        {"name": "a.b.events", "numInputRows": 9, "sources": [], "observedMetrics": {"penstock-expectations-0": counts}}
     )
     assert done is not None
     return done
@@ -81,6 +81,24 @@ def test_every_batch_of_a_flow_counts() -> None:
     for each in (batch(fast=2, late=0), batch(fast=1, late=4)):
         progress.take_batch(each)
     assert progress.flows["events"].violations == {"fast": 3, "late": 4}
+
+
+def test_a_view_counts_for_the_flow_whose_metric_comes_with_it() -> None:
+    done = view_done(
+        {"penstock_stats": {"rows": 3}, "penstock-expectations-1": {"rows": 2}, "penstock-expectations-0": {"a": 1}}
+    )
+    assert done == BatchDone("stats", 0, None, [], {"rows": 2, "a": 1})
+    assert view_done({"penstock-expectations-1": {"a": 2}}) is None
+
+
+def test_views_show_their_last_count(project: PipelineProject) -> None:
+    status = StatusFile(project, "run")
+    for count in (5, 3):
+        view = FlowProgress("stats", FlowState.COMPLETED, is_batch=True, rows_written=9, violations={"fast": count})
+        status.end_run({"events": of_run(1), "stats": view})
+    page = metrics_page("shop", read_status(project))
+    assert 'penstock_pipeline_view_expectation_violations{pipeline="shop",flow="stats",expectation="fast"} 3' in page
+    assert page.count('expectation="fast"') == 2, "one for the view, one for the other flow"
 
 
 def of_run(fast: int) -> FlowProgress:
