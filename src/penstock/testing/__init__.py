@@ -9,6 +9,7 @@ This is the broker of `penstock start`, on a free port, with a temporary data di
 removed at the end. It runs on its own event loop in a thread; nothing is mocked. `Cluster` is
 three nodes, each a process that can be killed. The pytest plugin in the package provides the
 fixtures `penstock_broker` (one for the session), `penstock_broker_factory` and `penstock_cluster`.
+`penstock_pipeline` is for pipelines on Spark (`penstock.testing.pipelines`).
 """
 
 from __future__ import annotations

@@ -45,6 +45,8 @@ class PipelineGraph:
     reads: dict[str, None] = field(default_factory=dict)
     """Topics in the order of discovery, without patterns."""
     writes: dict[str, None] = field(default_factory=dict)
+    servers: set[str] = field(default_factory=set)
+    """The clusters that sources and sinks name."""
     clients: list[dict[str, str]] = field(default_factory=list)
     """The client options of the sources that name a cluster."""
     expectations: Declared = field(default_factory=Declared)
@@ -152,6 +154,8 @@ def _registry(engine: PipelineEngine, graph: PipelineGraph, left_out: frozenset[
                 graph.views.add(output.name)
             if isinstance(output, Sink):
                 graph.sinks.add(output.name)
+                if output.format == FORMAT:
+                    graph.servers |= {value for name, value in output.options.items() if name.lower() == SERVERS}
                 if output.format == FORMAT and output.options.get("topic"):
                     graph.writes[output.options["topic"]] = None
             super().register_output(output)
@@ -182,6 +186,7 @@ def _note_topics(frame: Any, graph: PipelineGraph) -> None:
     for source in _data_sources(frame._plan.plan(frame.sparkSession.client)):
         options = {name.lower(): value for name, value in source.options.items()}
         if source.format == FORMAT and SERVERS in options:
+            graph.servers.add(options[SERVERS])
             graph.clients.append({name: value for name, value in options.items() if name.startswith("kafka.")})
         if source.format != FORMAT or "subscribe" not in options:
             graph.has_other_sources = True

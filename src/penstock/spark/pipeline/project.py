@@ -10,7 +10,8 @@ Penstock's settings are keys of `configuration` that begin with `penstock.`, so 
 `spark.conf`. Those that begin with `penstock.kafka.` are client settings. References such as `${env:NAME}` in values
 stay as they are until `resolved` is called: only what connects to a cluster needs them. This module does not know
 Spark.
-Invariant: a run writes nothing outside the directory, unless `storage` is elsewhere.
+Invariant: a run writes nothing outside the directory, unless `storage` is elsewhere. A run of a test writes nothing in
+it: `for_test` moves all of that into a directory of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ OWN_PREFIX = "penstock."
 SPARK_PREFIX = "spark."
 CLIENT_PREFIX = "penstock.kafka."
 SERVERS_KEY = "penstock.kafka.bootstrap.servers"
+_SECURITY = tuple(f"{CLIENT_PREFIX}{what}." for what in ("security", "sasl", "ssl"))
 TOPIC_KEYS = ("penstock.source.topics", "penstock.output.topic", "penstock.dead.letter.topic")
 
 MASTERS = "local[*], spark://HOST:PORT, yarn or k8s://HOST:PORT"
@@ -63,6 +65,8 @@ class PipelineProject:
     references: Mapping[str, str] = field(default_factory=dict)
     """The values of the configuration that have references, as they are in the file."""
     secrets: Secrets = field(default_factory=Secrets)
+    workspace: Path | None = None
+    """Where a run writes, if not in the project's directory."""
 
     @classmethod
     def find(cls, directory: Path) -> PipelineProject:
@@ -109,6 +113,23 @@ class PipelineProject:
         references = {key: value for key, value in self.references.items() if key != SERVERS_KEY}
         return replace(self, configuration={**self.configuration, SERVERS_KEY: servers}, references=references)
 
+    def for_test(self, servers: str, workspace: Path, settings: Mapping[str, str]) -> PipelineProject:
+        """With a test's broker, which is not secured, and with `settings` in place of those in the file."""
+        chosen = {
+            key: value for key, value in {**self.configuration, **settings}.items() if not key.startswith(_SECURITY)
+        }
+        return replace(
+            self,
+            storage=(workspace / "storage").as_uri(),
+            configuration={**chosen, SERVERS_KEY: servers},
+            references={
+                key: value
+                for key, value in self.references.items()
+                if key in chosen and key != SERVERS_KEY and key not in settings
+            },
+            workspace=workspace,
+        )
+
     def resolved(self) -> PipelineProject:
         """With the present values of all references. Raises PipelineError if something is missing."""
         found: dict[str, str] = {}
@@ -125,7 +146,7 @@ class PipelineProject:
 
     @property
     def state(self) -> Path:
-        return self.root / STATE_DIRECTORY
+        return (self.workspace or self.root) / STATE_DIRECTORY
 
     @property
     def lock_path(self) -> Path:
@@ -158,7 +179,7 @@ class PipelineProject:
 
     @property
     def warehouse(self) -> Path:
-        return self.root / WAREHOUSE
+        return (self.workspace or self.root) / WAREHOUSE
 
     @property
     def checkpoints(self) -> Path | None:

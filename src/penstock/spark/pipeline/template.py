@@ -49,6 +49,7 @@ def create_project(parent: Path, plan: ProjectPlan) -> list[Path]:
     root = parent / plan.name
     values = {
         "name": plan.name,
+        "module": plan.name.replace("-", "_").lower(),
         "topics": ",".join(plan.topics),
         "first_topic": plan.topics[0],
         "output_topic": plan.output_topic,
@@ -63,7 +64,7 @@ def create_project(parent: Path, plan: ProjectPlan) -> list[Path]:
         raise PipelineError(f"cannot create {root}: {error.strerror}") from error
     written = []
     for name, text in FILES.items():
-        path = root / name
+        path = root / Template(name).substitute(values)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(Template(text).substitute(values), encoding="utf-8")
         written.append(path)

@@ -1,4 +1,4 @@
-"""The files of a new project by name. Placeholders such as $name are filled in, and $$ is a dollar sign."""
+"""The files of a new project by name. Placeholders such as $name in names and texts are filled in; $$ is a dollar."""
 
 from __future__ import annotations
 
@@ -132,6 +132,47 @@ def dead_letters() -> DataFrame:
     )
 '''
 
+_TEST = '''\
+"""The pipeline on a few clicks, with a broker and tables of each test: `pytest` in the project's directory."""
+
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[1]
+
+
+def test_good_clicks_and_bad_ones(penstock_pipeline):
+    pipeline = penstock_pipeline(PROJECT)
+    pipeline.produce(
+        "$first_topic",
+        [
+            {"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:00Z", "ms": 1480},
+            {"user": "", "page": "/cart", "ts": "2026-03-01T12:00:01Z", "ms": 95},
+            b"this is not JSON",
+        ],
+    )
+    flows = pipeline.run()
+
+    (event,) = pipeline.table("events")
+    assert (event["user"], event["page"], event["ms"]) == ("ada", "/cart", 1480)
+    assert flows["events"].violations == {"answered within a second": 1}
+    (result,) = pipeline.topic("$output_topic")
+    assert result["slow"] is True
+    letters = pipeline.records("$dead_letter_topic")
+    assert [dict(letter.headers)["error.reason"] for letter in letters] == [
+        b"user is missing",
+        b"the value is not JSON of a click",
+    ]
+
+
+def test_views_of_a_page(penstock_pipeline):
+    pipeline = penstock_pipeline(PROJECT)
+    for user in ("ada", "grace"):
+        pipeline.produce("$first_topic", [{"user": user, "page": "/", "ts": 1772366440000, "ms": 100}])
+    pipeline.run()
+    (page,) = pipeline.table("page_stats")
+    assert (page["page"], page["views"], page["users"], page["mean_ms"]) == ("/", 2, 2, 100.0)
+'''
+
 _PAGE_STATS = """\
 -- Views and users of each page: computed from the table `events` in each run.
 CREATE MATERIALIZED VIEW page_stats AS
@@ -186,6 +227,10 @@ Try it. First create the topics and send some records, four of which are bad:
     penstock consume --topic $output_topic
     penstock consume --topic $dead_letter_topic --headers
 
+Tests run without a cluster: they start a broker of their own, and Spark once (`pip install pytest`, then):
+
+    pytest
+
 `transformations/` has the definitions: change them, add files. `spark-pipeline.yml` has the settings. Tables are
 under `warehouse/` (Delta Lake, see `penstock table`), checkpoints are in `storage/`, and Spark's log is
 `.penstock/spark.log`.
@@ -202,6 +247,7 @@ FILES = {
     "spark-pipeline.yml": _SPECIFICATION,
     "transformations/clicks.py": _CLICKS,
     "transformations/page_stats.sql": _PAGE_STATS,
+    "tests/test_$module.py": _TEST,
     "events.jsonl": _EVENTS,
     "README.md": _README,
     ".gitignore": _IGNORED,

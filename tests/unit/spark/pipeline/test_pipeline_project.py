@@ -96,3 +96,21 @@ def test_definition_files(tmp_path: Path) -> None:
     (folder / "notes.txt").touch()
     with pytest.raises(DefinitionError, match=r"notes\.txt: only \.py and \.sql"):
         project.definition_files()
+
+
+def test_a_project_in_a_test_writes_elsewhere_and_reaches_no_other_cluster(project: PipelineProject) -> None:
+    text = project.spec_path.read_text().replace(
+        "configuration:\n",
+        "configuration:\n"
+        '  penstock.kafka.security.protocol: "SASL_SSL"\n  penstock.kafka.sasl.password: "${env:NOT_SET}"\n'
+        '  penstock.kafka.fetch.max.bytes: "1000"\n  mine: "${env:NOT_SET}"\n',
+    )
+    project.spec_path.write_text(text)
+    workspace = project.root.parent / "workspace"
+    found = PipelineProject.find(project.root).for_test("127.0.0.1:5", workspace, {"mine": "x"}).resolved()
+    assert found.client_options == {"kafka.bootstrap.servers": "127.0.0.1:5", "kafka.fetch.max.bytes": "1000"}
+    assert found.configuration["mine"] == "x"
+    assert found.checkpoints == workspace / "storage" / "_checkpoints"
+    for path in (found.state, found.warehouse, found.log_path, found.metastore):
+        assert path.is_relative_to(workspace)
+    assert found.definition_files() == project.definition_files()
