@@ -97,9 +97,7 @@ def show_followed(table: Path, stream: Clickstream) -> None:
     found = pages.sort("views", descending=True).collect().to_dicts()
     if {row["page"]: row["views"] for row in found} != dict(stream.pages):
         raise Failed(f"Polars counts {found} in {table}, which is not what was clicked")
-    say(
-        "the same table in Polars: scan_delta(...).group_by('page'), a Delta table that DuckDB, pandas and others read, too"
-    )
+    say("the table in Polars, scan_delta(...).group_by('page'). DuckDB, pandas and others read it, too:")
     show(f"{'PAGE':<12} {'VIEWS':>8} {'SLOWEST MS':>11}")
     for row in found:
         show(f"{row['page']:<12} {row['views']:>8,} {row['slowest_ms']:>11,}")
