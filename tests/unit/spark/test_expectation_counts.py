@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,15 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done, view_done
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.status import StatusFile, pipeline_status, read_status
+from penstock.spark.pipeline.template import ProjectPlan, create_project
 
 ROWS: Any = None  # arguments are refused before the rows matter
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> PipelineProject:
+    create_project(tmp_path, ProjectPlan.make("shop", ("clicks",), None, None, "127.0.0.1:1"))
+    return PipelineProject.find(tmp_path / "shop")
 
 
 @pytest.mark.parametrize(
