@@ -39,7 +39,7 @@ from penstock.tables.reading import read_file
 from penstock.tables.retention import Expired
 from penstock.tables.schema import Breaking, Evolution
 from penstock.tables.snapshot import Additions, Snapshot
-from penstock.tables.staging import Staged, stage
+from penstock.tables.staging import StagedRows, stage
 from penstock.tables.table import Committed, Compacted, HistoryEntry, Table
 from penstock.tables.view import View
 
@@ -58,7 +58,7 @@ __all__ = [
     "SchemaMismatch",
     "Snapshot",
     "Span",
-    "Staged",
+    "StagedRows",
     "Table",
     "TableDamaged",
     "TableError",

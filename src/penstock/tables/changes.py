@@ -25,7 +25,7 @@ from penstock.tables.files import TARGET_BYTES, FileSet
 from penstock.tables.positions import Span, Verdict, judge
 from penstock.tables.reading import read_file
 from penstock.tables.schema import ArrowSchema, Evolution, from_delta, to_delta
-from penstock.tables.staging import Staged, check_fit
+from penstock.tables.staging import StagedRows, check_fit
 from penstock.tables.state import TableState
 
 Spans = Mapping[str, Span]
@@ -37,7 +37,7 @@ TARGET_SIZE = "delta.targetFileSize"
 class _StagedFiles:
     """Staged files of a table, to be discarded like those of a FileSet."""
 
-    def __init__(self, table: Path, staged: Staged) -> None:
+    def __init__(self, table: Path, staged: StagedRows) -> None:
         self._table = table
         self._staged = staged
         self.paths = staged.paths
@@ -68,13 +68,13 @@ class Changes:
         return _is_replay(self._state, spans)
 
     def write(
-        self, rows: Rows | Staged, spans: Spans, *, is_replacing: bool, schema: ArrowSchema | None = None
+        self, rows: Rows | StagedRows, spans: Spans, *, is_replacing: bool, schema: ArrowSchema | None = None
     ) -> tuple[bool, int]:
         """Adds rows, in place of all others if `is_replacing`. Returns whether it was new, and the number of rows.
 
         `schema`: the one that the table gets with the rows that replace all others.
         """
-        if isinstance(rows, Staged):
+        if isinstance(rows, StagedRows):
             check_fit(rows, schema or self._schema, self._state.described.partition_columns)
             with self._discarding([_StagedFiles(self._directory, rows)]):
                 is_new = self._write(rows.files, lambda: rows.discard(self._directory), spans, is_replacing, schema)

@@ -19,7 +19,7 @@ from penstock.tables.schema import ArrowSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRows:
     """Goes from process to process by pickle."""
 
     schema: ArrowSchema
@@ -27,13 +27,13 @@ class Staged:
     files: tuple[AddFile, ...] = ()
     rows: int = 0
 
-    def with_all(self, others: Iterable[Staged]) -> Staged:
+    def with_all(self, others: Iterable[StagedRows]) -> StagedRows:
         """With the files of others that have the same schema."""
         parts = [self, *others]
         if any(part.schema != self.schema or part.partition_by != self.partition_by for part in parts):
             raise CommitConflict("the schema of the table was changed while rows were written: write them again")
         files = tuple(file for part in parts for file in part.files)
-        return Staged(self.schema, self.partition_by, files, sum(part.rows for part in parts))
+        return StagedRows(self.schema, self.partition_by, files, sum(part.rows for part in parts))
 
     def discard(self, table: Path) -> None:
         """Best effort: what is left is deleted when old versions expire."""
@@ -48,18 +48,18 @@ class Staged:
 
 def stage(
     table: Path | str, schema: ArrowSchema, partition_by: Sequence[str], rows: Rows, target_bytes: int = TARGET_BYTES
-) -> Staged:
+) -> StagedRows:
     """Writes rows for a table with this schema. Raises SchemaMismatch, TableFailed."""
     files = FileSet(Path(table), schema, partition_by, target_bytes)
     try:
         files.add_all(conforming(batches_of(rows), schema))
-        return Staged(schema, tuple(partition_by), tuple(files.finish()), files.rows)
+        return StagedRows(schema, tuple(partition_by), tuple(files.finish()), files.rows)
     except BaseException:
         files.discard()
         raise
 
 
-def check_fit(staged: Staged, schema: ArrowSchema, partition_by: Sequence[str]) -> None:
+def check_fit(staged: StagedRows, schema: ArrowSchema, partition_by: Sequence[str]) -> None:
     """Whether files that were staged for an earlier schema fit the present one. Raises CommitConflict."""
     present = {field.name: field for field in schema}
     is_same = all(field.name in present and present[field.name].type == field.type for field in staged.schema)

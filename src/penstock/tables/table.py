@@ -44,7 +44,7 @@ from penstock.tables.reading import read_file
 from penstock.tables.retention import UNFINISHED_S, Expired, expire
 from penstock.tables.schema import ArrowSchema, Evolution, evolution, from_delta, stored_schema, to_delta
 from penstock.tables.snapshot import Additions, Snapshot, additions, snapshot_of
-from penstock.tables.staging import Staged
+from penstock.tables.staging import StagedRows
 from penstock.tables.state import TableState, check_writable, read_state
 from penstock.tables.view import View
 
@@ -224,7 +224,7 @@ class Table:
 
     # -- changes --------------------------------------------------------------------------
 
-    def append(self, rows: Rows | Staged, positions: Mapping[str, Span] | None = None) -> Committed:
+    def append(self, rows: Rows | StagedRows, positions: Mapping[str, Span] | None = None) -> Committed:
         """Adds rows, or what `stage` has written, and moves the positions of their streams, in one version.
 
         If the table has all of it, nothing happens. Raises PositionsMoved if there is a gap or if only a part is new,
@@ -234,7 +234,7 @@ class Table:
 
     def replace(
         self,
-        rows: Rows | Staged,
+        rows: Rows | StagedRows,
         positions: Mapping[str, Span] | None = None,
         schema: ArrowSchema | None = None,
     ) -> Committed:
@@ -279,12 +279,12 @@ class Table:
         self,
         positions: Mapping[str, Span] | None,
         change: Callable[[Mapping[str, Span]], tuple[bool, int]],
-        rows: Rows | Staged = None,
+        rows: Rows | StagedRows = None,
     ) -> Committed:
         spans = positions or {}
         self.refresh()
         if self._changes.is_replay(spans):  # before anything is written
-            if isinstance(rows, Staged):
+            if isinstance(rows, StagedRows):
                 rows.discard(self.directory)
             return Committed(self.version, is_replay=True)
         is_new, rows = change(spans)

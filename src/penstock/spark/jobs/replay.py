@@ -11,7 +11,6 @@ after 3 s. A step takes as long as its write, at least `STEP_S`.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from penstock.spark.jobs.replay_sources import (
 )
 from penstock.spark.jobs.running import JobProgress, JobRun, reason_of
 from penstock.spark.source.offsets import topic_id_text
+from penstock.spark.state_files import replace_text
 from penstock.wire_client.blocking.cluster import BlockingCluster
 
 if TYPE_CHECKING:
@@ -139,12 +139,7 @@ class ReplayState:
     def save(self) -> None:
         if self.path is None:
             return
-        fresh = self.path.with_suffix(".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump({"positions": self.positions, "ends": self.ends, "sent": self.sent}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.path)
+        replace_text(self.path, json.dumps({"positions": self.positions, "ends": self.ends, "sent": self.sent}))
 
 
 def is_unfinished(directory: Path) -> bool:

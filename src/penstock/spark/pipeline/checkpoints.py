@@ -6,7 +6,8 @@
         offsets/<batch>, commits/<batch>                     planned and finished batches
         sources/<i>/<batch>                                  files that a file source has read
 
-Lines of `offsets` are the positions of topics (`source.offsets`), or of tables in the open format (`tables.streaming`).
+Lines of `offsets` are the positions of topics (`source.offsets`), or of tables in the open format
+(`spark.tables.streaming`).
 
 A full refresh begins the next <n>; the highest is in use. This module only reads, and needs no Spark. It also works
 during a run, so a file that is missing or half written counts as absent.

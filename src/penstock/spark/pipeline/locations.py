@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.state_files import replace_text
+from penstock.spark.state_files import replace_text
 
 VERSION = 1
 

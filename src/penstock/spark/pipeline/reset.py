@@ -20,8 +20,8 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.locations import TableLocations, same_table
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.state_files import replace_text, sync_directory
 from penstock.spark.pipeline.status import read_status
+from penstock.spark.state_files import replace_text, sync_directory
 
 VERSION = 1
 

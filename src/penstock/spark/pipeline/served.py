@@ -19,7 +19,7 @@ from typing import Any
 from penstock.spark.pipeline.definitions import Definitions, checked_definitions
 from penstock.spark.pipeline.errors import DefinitionError
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.state_files import replace_text
+from penstock.spark.state_files import replace_text
 
 VERSION = 1
 RETRY_S = 60.0

@@ -21,7 +21,7 @@ from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.spark.pipeline.lock import holder_of
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.state_files import replace_text
+from penstock.spark.state_files import replace_text
 from penstock.wire_client.requests.errors import WireClientError
 
 VERSION = 1

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.state_files import replace_text
+from penstock.spark.state_files import replace_text
 from penstock.spark.tables.datasource import FORMAT
 
 SOURCE = Path(__file__).with_name("TableCatalog.java")

@@ -25,7 +25,7 @@ from penstock.spark.source.positions import (
     LATEST,
     AtOffsets,
     AtTimestamps,
-    Committed,
+    CommittedOffsets,
     Earliest,
     Latest,
     Position,
@@ -208,7 +208,7 @@ def _parse(given: _Given, *, is_stream: bool) -> SourceOptions:
     starting = _position(given, "starting", Latest() if is_stream else Earliest())
     ending = _position(given, "ending", Latest())
     group = _group(given)
-    if isinstance(starting, Committed) and group.start_from is None:
+    if isinstance(starting, CommittedOffsets) and group.start_from is None:
         raise InvalidOption("option 'startingOffsets' is 'group': name the group with the option 'kafka.group.id'")
     if not is_stream:
         _check_range(starting, ending)
@@ -262,7 +262,7 @@ def _position(given: _Given, edge: str, default: Position) -> Position:
 def _check_range(starting: Position, ending: Position) -> None:
     if isinstance(starting, Latest):
         raise InvalidOption("option 'startingOffsets' cannot be latest in batch queries")
-    if isinstance(ending, Earliest | Committed):
+    if isinstance(ending, Earliest | CommittedOffsets):
         raise InvalidOption("option 'endingOffsets' must be latest or JSON in batch queries")
     _refuse_edge(starting, LATEST, "latest")
     _refuse_edge(ending, EARLIEST, "earliest")

@@ -24,7 +24,7 @@ from penstock.spark.source.positions import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
-    Committed,
+    CommittedOffsets,
     Earliest,
     Latest,
     Position,
@@ -174,7 +174,7 @@ class OffsetPlanner:
             return self.offsets_at(partitions, LATEST), frozenset(partitions)
         if isinstance(position, Earliest):
             return self.offsets_at(partitions, EARLIEST), frozenset()
-        if isinstance(position, Committed):
+        if isinstance(position, CommittedOffsets):
             return self._committed(partitions), frozenset()
         if isinstance(position, AtOffsets):
             _check_all_named(position.option, position.offsets, partitions)

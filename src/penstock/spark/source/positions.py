@@ -89,7 +89,7 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedOffsets:
     """The committed offsets of the consumer group; the earliest offset for partitions without one."""
 
 
@@ -112,7 +112,7 @@ class AtTimestamps:
     timestamps_ms: Mapping[TopicPartition, int]
 
 
-Position = Earliest | Latest | Committed | AtOffsets | AtTimestamp | AtTimestamps
+Position = Earliest | Latest | CommittedOffsets | AtOffsets | AtTimestamp | AtTimestamps
 
 
 def at_timestamp(option: str, text: str) -> AtTimestamp:
@@ -137,7 +137,7 @@ def at_offsets(option: str, text: str) -> Position:
     if word == "latest":
         return Latest()
     if word == "group":
-        return Committed()
+        return CommittedOffsets()
     words = "earliest, latest, group or" if option.startswith("starting") else "latest or"
     form = f'{words} JSON, for example {{"topicA":{{"0":23,"1":-1}},"topicB":{{"0":-2}}}}'
     return AtOffsets(option, _by_partition(option, text, form, lowest=EARLIEST))

@@ -27,7 +27,7 @@ from penstock.spark.tables.options import WriteOptions
 from penstock.spark.tables.truncating import asked_for
 from penstock.spark.tables.upkeep import keep_up
 from penstock.spark.worker import spare_the_heap
-from penstock.tables import NoTable, PositionsMoved, SchemaMismatch, Span, Staged, Table, stage
+from penstock.tables import NoTable, PositionsMoved, SchemaMismatch, Span, StagedRows, Table, stage
 from penstock.tables.files import TARGET_BYTES
 from penstock.tables.schema import ArrowSchema, evolution, stored_schema
 
@@ -40,7 +40,7 @@ RecordBatch = Any  # pyarrow has no types
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WriteTarget:
     """What rows are written for."""
 
     schema: ArrowSchema
@@ -48,13 +48,13 @@ class Target:
     is_new_schema: bool = False
     """The table gets it with the rows, which replace all others."""
 
-    def staged(self, parts: Sequence[Staged]) -> Staged:
-        return parts[0].with_all(parts[1:]) if parts else Staged(self.schema, self.partition_by)
+    def staged(self, parts: Sequence[StagedRows]) -> StagedRows:
+        return parts[0].with_all(parts[1:]) if parts else StagedRows(self.schema, self.partition_by)
 
 
 @dataclass(frozen=True)
 class TaskStaged(WriterCommitMessage):
-    staged: Staged
+    staged: StagedRows
     query_id: str | None = None
 
 
@@ -115,7 +115,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         """Also called after `commit` raised, when files may be in a version: so they stay until they expire."""
 
 
-def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Target:
+def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> WriteTarget:
     """Makes the table, or makes it fit. Raises SchemaMismatch, InvalidOption, TableError."""
     stored = stored_schema(rows)
     try:
@@ -130,7 +130,7 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Tar
     found = evolution(table.schema, stored)
     if found.added or found.widened or found.breaking:
         if (overwrite and options.overwrites_schema) or asked_for(table):
-            return Target(_nullable(stored), table.partition_by, is_new_schema=True)
+            return WriteTarget(_nullable(stored), table.partition_by, is_new_schema=True)
         if options.merges_schema:
             found = table.evolve(rows)
         elif not found.breaking:
@@ -142,7 +142,7 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Tar
         if found.breaking:
             hint = " (with overwriteSchema=true, mode overwrite gives the table a new schema)"
             raise SchemaMismatch(f"{options.directory}: {'; '.join(map(str, found.breaking))}{hint}")
-    return Target(table.schema, table.partition_by)
+    return WriteTarget(table.schema, table.partition_by)
 
 
 def empty_if_asked(options: WriteOptions, rows: ArrowSchema) -> None:
@@ -167,11 +167,11 @@ def position_of(table: Table, messages: Sequence[WriterCommitMessage | None], ba
     return {stream: Span(min(batch, table.positions.get(stream, batch)), batch + 1)}
 
 
-def staged_by(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+def staged_by(messages: Sequence[WriterCommitMessage | None]) -> list[StagedRows]:
     return [message.staged for message in messages if isinstance(message, TaskStaged)]
 
 
-def stage_rows(options: WriteOptions, target: Target, batches: Iterator[RecordBatch]) -> TaskStaged:
+def stage_rows(options: WriteOptions, target: WriteTarget, batches: Iterator[RecordBatch]) -> TaskStaged:
     size = options.target_bytes or TARGET_BYTES
     staged = stage(options.directory, target.schema, target.partition_by, batches, size)
     spare_the_heap("write table")

@@ -15,7 +15,7 @@ from penstock.spark.source.positions import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
-    Committed,
+    CommittedOffsets,
     Earliest,
     Latest,
     TopicNames,
@@ -128,7 +128,7 @@ def test_what_is_read() -> None:
 def test_where_it_begins_the_first_that_is_given_counts() -> None:
     by_partition = '{"clicks":{"0":1000}}'
     assert stream(startingOffsets="Earliest").starting == Earliest()
-    assert stream(startingOffsets="group", groupId="g").starting == Committed()
+    assert stream(startingOffsets="group", groupId="g").starting == CommittedOffsets()
     assert stream(startingOffsets="group", groupId="g").group.start_from == "g"
     read_as = stream(**{"startingOffsets": "group", "kafka.group.id": "billing"})
     assert (read_as.group.start_from, read_as.group.group_id) == ("billing", None)

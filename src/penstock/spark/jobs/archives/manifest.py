@@ -34,6 +34,7 @@ from penstock.model.topic_partition import TopicPartition
 from penstock.spark.jobs.archives.exchange import exchange
 from penstock.spark.jobs.errors import JobError, WrongJob
 from penstock.spark.jobs.places import JobLock
+from penstock.spark.state_files import replace_text, sync_directory
 
 logger = logging.getLogger(__name__)
 
@@ -329,7 +330,7 @@ class Archive:
                 if path.name not in gone:
                     os.link(path, fresh / path.name)
             os.link(self.staged_path(swap.staged.name), fresh / self.place_of(swap.staged.file).name)
-            sync(fresh)
+            sync_directory(fresh)
         except OSError:  # no hard links
             shutil.rmtree(fresh)
             return False
@@ -352,26 +353,10 @@ class Archive:
     def _sync_directories(self, files: Iterable[ArchivedFile]) -> None:
         days = {self.place_of(file).parent for file in files}
         for directory in days | {day.parent for day in days} | {self.directory}:
-            sync(directory)
+            sync_directory(directory)
 
     def _save(self, manifest: Manifest) -> None:
-        self.state.mkdir(parents=True, exist_ok=True)
-        fresh = self.manifest_path.with_suffix(".tmp")
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(manifest.to_json(), file, separators=(",", ":"))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.manifest_path)
-        sync(self.state)
-
-
-def sync(directory: Path) -> None:
-    """Flushes the directory, so that the names in it survive a power failure."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        replace_text(self.manifest_path, json.dumps(manifest.to_json(), separators=(",", ":")))
 
 
 def _remove_if_empty(directory: Path) -> None:

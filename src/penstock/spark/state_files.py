@@ -1,4 +1,4 @@
-"""Atomic replacement of a project's small files: after a crash they have the old or the new text, flushed to disk."""
+"""Atomic replacement of small files: after a crash they have the old or the new text, flushed to disk."""
 
 from __future__ import annotations
 
