@@ -134,7 +134,8 @@ class FileSet:
     def discard(self) -> None:
         """Best effort: what is left is deleted when old versions expire."""
         for file in (*self._open.values(), *self._closed):
-            with suppress(OSError, pa.ArrowException):
+            # RuntimeError: pyarrow asks for the metadata of a file that it could not finish.
+            with suppress(OSError, pa.ArrowException, RuntimeError):
                 file.abandon()
         self._open, self._closed = {}, []
 
