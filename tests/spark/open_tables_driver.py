@@ -44,14 +44,18 @@ VIEW = "CREATE MATERIALIZED VIEW stats AS SELECT {columns} FROM numbers;\n"
 
 
 class Story:
-    def __init__(self, directory: Path) -> None:
-        create_project(directory, ProjectPlan.make("shop", ("clicks",), None, None, "127.0.0.1:1"))
-        self.project = PipelineProject.find(directory / "shop")
+    def __init__(self, directory: Path, rows: int = 0) -> None:
+        """`rows`: those that an earlier process has added; then the project is there."""
+        self.rows = rows
         self.source = directory / "source"
+        if not rows:
+            create_project(directory, ProjectPlan.make("shop", ("clicks",), None, None, "127.0.0.1:1"))
+        self.project = PipelineProject.find(directory / "shop")
+        if rows:
+            return
         for file in (self.project.root / "transformations").iterdir():
             file.unlink()
         self.define("'id'", "count(*) AS n, sum(id) AS total")
-        self.rows = 0
 
     def define(self, columns: str, view: str) -> None:
         place = self.project.root / "transformations"
@@ -86,8 +90,8 @@ class Story:
         return found
 
 
-def main() -> None:
-    story = Story(Path(sys.argv[1]))
+def main(directory: Path) -> None:
+    story = Story(directory)
     story.add(3)
     with PipelineEngine(story.project, master="local[2,4]", fast_start=True) as engine:
         story.run(engine, "first")
@@ -103,10 +107,18 @@ def main() -> None:
         story.add(1)
         story.run(engine, "other columns")
         story.run(engine, "anew", RunScope(full_refresh=("numbers", "odd")))
+
+
+def restarted(directory: Path) -> None:
+    """In another process: the Java machine of the first one keeps the catalog open, and the token of its session."""
+    story = Story(directory, row_count(directory / "source"))
     with PipelineEngine(story.project, master="local[2,4]", fast_start=True) as engine:
         story.add(1)
         story.run(engine, "restarted")
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 2:
+        restarted(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]))
