@@ -107,6 +107,9 @@ class FileSet:
 
     def _new(self, values: tuple[str | None, ...]) -> _OpenFile:
         named = dict(zip(self._partition_by, values, strict=True))
+        for name, value in named.items():
+            if value is None and not self._schema.field(name).nullable:  # readers would refuse the whole table
+                raise SchemaMismatch(f"column {name} is null or empty in some rows, and its partitions cannot be null")
         place = "".join(_directory_name(name, value) + "/" for name, value in named.items())
         path = f"{place}part-{self._count:05d}-{uuid4().hex}.zstd.parquet"
         self._count += 1

@@ -33,7 +33,7 @@ class JsonShape:
             raise ConfigError(f"the schema has a column {taken[0]!r}, which the table has for the record's own")
         self.has_date = DATE in partition_by and DATE not in fields.names
         self._partition_strings = {
-            index: field.name
+            index: field
             for index, field in enumerate(fields)
             if field.name in partition_by and field.type == pa.string()
         }
@@ -45,7 +45,7 @@ class JsonShape:
 
     def shape(self, records: Any) -> Shaped:
         columns, misfits = self._values.decode(records.column("value").to_pylist())
-        misfits = sorted([*misfits, *self._too_long(columns)])
+        misfits = sorted([*misfits, *self._no_partitions(columns)])
         if misfits:
             fits = [True] * records.num_rows
             for misfit in misfits:
@@ -57,12 +57,16 @@ class JsonShape:
         dates = [dates_of(records.column("timestamp"))] if self.has_date else []
         return Shaped(pa.RecordBatch.from_arrays([*columns, *of_record, *dates], schema=self.schema), misfits)
 
-    def _too_long(self, columns: Sequence[Any]) -> list[Misfit]:
+    def _no_partitions(self, columns: Sequence[Any]) -> list[Misfit]:
+        """Strings that cannot be the value of a partition."""
         found: dict[int, Misfit] = {}
-        for index, name in self._partition_strings.items():
-            column = columns[index]
-            for at in pc.indices_nonzero(pc.greater(pc.binary_length(column), MAX_PARTITION_BYTES // 3)).to_pylist():
-                text = column[at].as_py()
+        for index, field in self._partition_strings.items():
+            lengths = pc.binary_length(columns[index])
+            for at in pc.indices_nonzero(pc.greater(lengths, MAX_PARTITION_BYTES // 3)).to_pylist():
+                text = columns[index][at].as_py()
                 if len(quote(text)) > MAX_PARTITION_BYTES:
-                    found[at] = Misfit(at, f"field {name!r} is too long to partition by: {text[:40]}...")
+                    found[at] = Misfit(at, f"field {field.name!r} is too long to partition by: {text[:40]}...")
+            if not field.nullable:
+                for at in pc.indices_nonzero(pc.equal(lengths, 0)).to_pylist():
+                    found[at] = Misfit(at, f"field {field.name!r} is empty, which as a partition is null")
         return list(found.values())

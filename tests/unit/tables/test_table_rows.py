@@ -92,6 +92,15 @@ def test_partitions_of_any_value(tmp_path: Path) -> None:
         table.append(pa.table({"word": ["x" * 300], "id": [8]}))
 
 
+@pytest.mark.parametrize("word", ["", None])
+def test_a_partition_column_without_nulls(tmp_path: Path, word: str | None) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("word", pa.string(), nullable=False)])
+    table = Table.create(tmp_path, schema, ["word"])
+    with pytest.raises(SchemaMismatch, match="column word is"):
+        table.append(pa.table({"id": [1, 2], "word": ["a", word]}))
+    assert (table.version, parquet_files(tmp_path)) == (0, set())
+
+
 def test_many_partitions_at_once_are_written_with_few_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,6 +130,14 @@ def test_values_to_partition_by_have_a_length() -> None:
     ]
 
 
+def test_an_empty_string_is_no_partition_of_a_column_without_nulls() -> None:
+    """There it is a null, and readers would refuse the whole table."""
+    values: list[bytes | None] = [b'{"word": ""}', b'{"word": "a"}']
+    shaped = shape_of("word string not null", ("word",)).shape(records(values))
+    assert [tuple(one) for one in shaped.misfits] == [(0, "field 'word' is empty, which as a partition is null")]
+    assert shape_of("word string", ("word",)).shape(records(values)).rows.num_rows == 2
+
+
 def test_a_field_called_date_is_not_the_records_own() -> None:
     shape = shape_of("date date", ("date",))
     assert shape.schema.names == ["date", "_partition", "_offset", "_timestamp", "_key"]
