@@ -80,6 +80,8 @@ class Audience:
 class _Pending:
     """What was read and is not committed."""
 
+    starts: dict[int, int] = field(default_factory=dict)
+    """Where it begins, by partition. Not what the table has: another process may have committed."""
     rows: dict[int, list[Any]] = field(default_factory=dict)
     dead: dict[int, list[Any]] = field(default_factory=dict)
     tombstones: list[Any] = field(default_factory=list)
@@ -215,6 +217,7 @@ class Follower:
 
     def _take(self, piece: Piece) -> int:
         partition, pending = piece.partition, self._pending
+        pending.starts.setdefault(partition, self._read[partition])
         if piece.lost:
             self._lose(partition, piece)
         pending.since = pending.since or time.monotonic()
@@ -267,14 +270,13 @@ class Follower:
     # -- commits --------------------------------------------------------------------------
 
     def _commit(self) -> None:
-        known = self._table.positions
+        pending, self._pending = self._pending, _Pending()
         streams = {partition: self._topic.stream(partition) for partition in self._read}
         spans = {
-            stream: Span(known[stream], self._read[partition])
-            for partition, stream in streams.items()
-            if self._read[partition] != known[stream]
+            streams[partition]: Span(start, self._read[partition])
+            for partition, start in pending.starts.items()
+            if self._read[partition] != start
         }
-        pending, self._pending = self._pending, _Pending()
         if not spans:
             return
         self._evolve()

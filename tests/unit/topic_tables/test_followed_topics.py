@@ -173,6 +173,25 @@ def test_a_second_follower_ends(tmp_path: Path, topic: FilledTopic) -> None:
     assert sorted(values_of(place)) == list(range(number * 10 + 10))
 
 
+@pytest.mark.parametrize("foreign", [10, 20, 30])
+def test_a_foreign_commit_is_noticed_after_a_refresh(tmp_path: Path, topic: FilledTopic, foreign: int) -> None:
+    """Compaction takes in what others have committed, while rows wait."""
+    with topic.follower(tmp_path) as follower:
+        follower._begin(earliest)
+        topic.numbers(0, 10)
+        if foreign == 10:
+            topic.follow(tmp_path)
+        topic.numbers(10, 20)
+        follower._drain(follower._reader.ends(range(2)))
+        topic.numbers(20, foreign)
+        if foreign > 10:
+            topic.follow(tmp_path)
+        follower._table.compact()
+        with pytest.raises((CommitConflict, PositionsMoved)):
+            follower._commit()
+    assert sorted(values_of(tmp_path)) == list(range(foreign))
+
+
 def test_records_that_retention_deleted(tmp_path: Path, topic: FilledTopic) -> None:
     topic.numbers(0, 10, partition=0)
     topic.follow(tmp_path)
