@@ -19,6 +19,7 @@ from urllib.parse import unquote
 from penstock.tables.checkpoint import PLACE, write_checkpoint
 from penstock.tables.durable import sync_directory
 from penstock.tables.errors import file_errors
+from penstock.tables.log import NAME as LOG
 from penstock.tables.log import UNFINISHED, TableLog
 from penstock.tables.state import TableState, read_state
 
@@ -105,6 +106,9 @@ def _delete_files(table: Path, kept: set[str], replaced: set[str], unfinished_be
 def _data_files(table: Path) -> Iterator[Path]:
     for place, directories, names in os.walk(table):
         # A partition column may begin with an underscore; other directories of that kind are not ours.
+        if place != str(table) and LOG in directories:  # another table, which knows its files itself
+            directories.clear()
+            continue
         directories[:] = [name for name in directories if not name.startswith((".", "_")) or "=" in name]
         yield from (
             Path(place, name) for name in names if name.endswith(".parquet") and not name.startswith((".", "_"))

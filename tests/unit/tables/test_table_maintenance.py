@@ -180,6 +180,16 @@ def test_leftovers_of_killed_writers_go_when_they_are_old(tmp_path: Path) -> Non
     assert ids(tmp_path) == list(range(10))
 
 
+def test_a_table_within_the_table_is_left_alone(tmp_path: Path) -> None:
+    small_files(tmp_path, 2)
+    inner = small_files(tmp_path / "more" / "inner", 2)
+    days_ago = time.time() - 2 * 24 * 3600
+    for name in parquet_files(tmp_path):
+        os.utime(tmp_path / name, (days_ago, days_ago))
+    assert Table.open(tmp_path).expire(timedelta(0)).files == 0
+    assert ids(inner.directory) == list(range(10))
+
+
 def test_checkpoints_come_by_themselves_and_hold_everything(tmp_path: Path) -> None:
     table = small_files(tmp_path, 12, properties={"delta.checkpointInterval": "5"})
     assert [name for name in entries(tmp_path) if "checkpoint" in name] == [
