@@ -12,13 +12,16 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.cli.tables.follow_metrics import metrics_page
 from penstock.sdk import BlockingProducer
+from penstock.tables import Table
 from penstock.testing import Broker
+from penstock.topic_tables import sampling
 from penstock.topic_tables.progress import FollowProgress
 from support.processes.command_line import CommandLine
 
@@ -186,6 +189,27 @@ def test_offsets_and_an_empty_topic(cli: CommandLine, filled: str, tmp_path: Pat
         "latest",
     )
     assert (ran.code, "has no records there to infer a schema from" in ran.err) == (2, True)
+
+
+def test_records_that_a_schema_is_inferred_from_are_rows(
+    cli: CommandLine, filled: str, penstock_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come after `latest` was looked up for the sample."""
+    sample_values = sampling.sample_values
+
+    def sample(cluster: Any, topic: Any, start: Any, stop: Any, *, waits: bool) -> Any:
+        def then_send(reader: Any, partitions: range) -> Any:
+            found = start(reader, partitions)
+            with BlockingProducer(penstock_broker.bootstrap_servers) as producer:
+                for number in range(3):
+                    producer.submit(filled, f'{{"id": {number}}}')
+            return found
+
+        return sample_values(cluster, topic, then_send, stop, waits=waits)
+
+    monkeypatch.setattr(sampling, "sample_values", sample)
+    follow(cli, filled, tmp_path, "--mode", "json", "--from", "latest")
+    assert Table.open(tmp_path).rows == 3
 
 
 def test_metrics_are_what_prometheus_reads() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,7 @@ from penstock.model.errors import ConfigError, PenstockError
 if TYPE_CHECKING:
     from penstock.topic_tables.dead_letter_topic import DeadLetterTopic
     from penstock.topic_tables.progress import FollowProgress
+    from penstock.topic_tables.reading import TopicReader
     from penstock.wire_client.blocking.cluster import BlockingCluster
 
 LONGEST_MS = 2**31 - 1
@@ -89,14 +90,14 @@ def follow_topic(running: FollowRun, settings: TopicSettings, progress: FollowPr
             settings.key,
             settings.evolve,
         )
-        begin = settings.start or StartAt("earliest")
+        begin = _ResolvedOnce(settings.start or StartAt("earliest"))
 
         def infer() -> Any:
             return _inferred(cluster, followed, begin, stop, running.once)
 
         table, shape = open_topic_table(settings.directory, wanted, infer, output.say)
         if table.positions and settings.start is not None:
-            output.say(f"The table continues where it ended: --from {begin.text} counts for a new table only")
+            output.say(f"The table continues where it ended: --from {settings.start.text} counts for a new table only")
         audience = Audience(stop, output.warn, output.watch, progress)
         follower = Follower(cluster, followed, table, shape, options, audience)
         output.say(
@@ -107,6 +108,21 @@ def follow_topic(running: FollowRun, settings: TopicSettings, progress: FollowPr
     place = f"topic {name}" if name else f"{settings.directory}/_dead_letters"
     output.end(progress, place, is_stopped=stop.is_set())
     return follower.group
+
+
+class _ResolvedOnce:
+    """Records that a schema is inferred from are rows, too, also if `latest` is elsewhere by then."""
+
+    def __init__(self, start: StartAt) -> None:
+        self._start = start
+        self._found: Mapping[int, int] = {}
+
+    def __call__(self, reader: TopicReader, partitions: range) -> Mapping[int, int]:
+        if not self._found:
+            self._found = self._start(reader, partitions)
+        elif len(self._found) < len(partitions):  # added meanwhile
+            self._found = {**reader.starts(partitions), **self._found}
+        return self._found
 
 
 def _check_dead_letter_topic(cluster: BlockingCluster, name: str, of_topic: str) -> None:
@@ -141,7 +157,7 @@ class Stopped(PenstockError):
 
 
 def _inferred(
-    cluster: BlockingCluster, topic: tuple[str, bytes], start: StartAt, stop: threading.Event, once: bool
+    cluster: BlockingCluster, topic: tuple[str, bytes], start: _ResolvedOnce, stop: threading.Event, once: bool
 ) -> Any:
     from penstock.topic_tables.inference import infer
     from penstock.topic_tables.sampling import sample_values
