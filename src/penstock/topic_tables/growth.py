@@ -14,19 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrow.values import JsonValues, Misfit
-from penstock.model.errors import PenstockError
-from penstock.topic_tables.inference import MixedTypes, type_of
+from penstock.topic_tables.inference import MAX_FIELDS, MixedTypes, is_usable, type_of
 from penstock.topic_tables.json_rows import OF_RECORD, JsonShape
 from penstock.topic_tables.shapes import DATE, Shaped, shape_some
 
-MAX_FIELDS: Final = 1000
-"""Of an object: names that are data would be columns without end."""
 _INTEGERS: Final = ((pa.int8(), 8), (pa.int16(), 16), (pa.int32(), 32), (pa.int64(), 64))
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-
-
-class _TooManyFields(PenstockError):
-    pass
 
 
 class GrowingShape:
@@ -79,8 +72,8 @@ class _Growth:
                 continue
             self._adding = set()
             try:
-                wanted = self._object(list(self.fields), found, "")
-            except (MixedTypes, _TooManyFields) as error:
+                wanted = self._object(list(self.fields), found, "", 1)
+            except MixedTypes as error:
                 misfits.append(Misfit(at, str(error)))
                 continue
             if wanted is not None and self._fits(wanted := pa.schema(wanted), value):
@@ -93,7 +86,7 @@ class _Growth:
             self._values[fields] = JsonValues(fields)
         return not self._values[fields].decode([value]).misfits
 
-    def _object(self, fields: list[Any], value: dict[str, Any], path: str) -> list[Any] | None:
+    def _object(self, fields: list[Any], value: dict[str, Any], path: str, level: int) -> list[Any] | None:
         """The fields that the value needs; None if they are the same."""
         places = {field.name: at for at, field in enumerate(fields)}
         has_changed = False
@@ -101,12 +94,14 @@ class _Growth:
             place = f"{path}.{name}" if path else name
             at = places.get(name)
             if at is not None:
-                kind = self._type(fields[at].type, inner, place)
+                kind = self._type(fields[at].type, inner, place, level)
                 if kind is not fields[at].type:
                     fields[at], has_changed = fields[at].with_type(kind), True
-            elif self._is_usable(name, places, is_column=not path) and (kind := type_of(inner, place)) is not None:
+            elif (
+                self._is_usable(name, places, is_column=not path) and (kind := type_of(inner, place, level)) is not None
+            ):
                 if len(fields) >= MAX_FIELDS:
-                    raise _TooManyFields(f"field {place!r} is one more than {MAX_FIELDS} fields")
+                    raise MixedTypes(f"field {place!r} is one more than {MAX_FIELDS} fields")
                 fields.append(pa.field(name, kind))
                 places[name] = len(fields) - 1
                 self._adding.add(place)
@@ -114,20 +109,18 @@ class _Growth:
         return fields if has_changed else None
 
     def _is_usable(self, name: str, places: Collection[str], *, is_column: bool) -> bool:
-        lower = name.lower()
-        is_plain = bool(name) and name.strip() == name and all(one.lower() != lower for one in places)
-        return is_plain and not (is_column and lower in self._taken)
+        return is_usable(name, {one.lower() for one in places}) and not (is_column and name.lower() in self._taken)
 
-    def _type(self, kind: Any, value: Any, path: str) -> Any:
+    def _type(self, kind: Any, value: Any, path: str, level: int) -> Any:
         """The type that holds the value, too; the same one if there is none."""
         if isinstance(value, dict) and pa.types.is_struct(kind):
-            fields = self._object(list(kind), value, path)
+            fields = self._object(list(kind), value, path, level + 1)
             return kind if fields is None else pa.struct(fields)
         if isinstance(value, dict) and pa.types.is_map(kind):
-            inner = self._all(kind.item_type, value.values(), f"{path}.value")
+            inner = self._all(kind.item_type, value.values(), f"{path}.value", level + 1)
             return kind if inner is kind.item_type else pa.map_(kind.key_type, kind.item_field.with_type(inner))
         if isinstance(value, list) and pa.types.is_list(kind):
-            inner = self._all(kind.value_type, value, f"{path}[]")
+            inner = self._all(kind.value_type, value, f"{path}[]", level + 1)
             return kind if inner is kind.value_type else pa.list_(kind.value_field.with_type(inner))
         if isinstance(value, float) and path in self._new and pa.types.is_integer(kind):
             return pa.float64()
@@ -137,8 +130,8 @@ class _Growth:
             return next((wide for wide, bits in _INTEGERS if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)), kind)
         return kind
 
-    def _all(self, kind: Any, values: Collection[Any], path: str) -> Any:
+    def _all(self, kind: Any, values: Collection[Any], path: str, level: int) -> Any:
         known = kind
         for value in values:
-            known = self._type(known, value, path)
+            known = self._type(known, value, path, level)
         return kind if known.equals(kind) else known

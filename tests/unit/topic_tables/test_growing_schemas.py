@@ -13,7 +13,7 @@ from penstock.arrow.values import parse_schema, schema_text
 from penstock.model.errors import ConfigError
 from penstock.tables import Table
 from penstock.testing import Broker
-from penstock.topic_tables import growth
+from penstock.topic_tables import growth, inference
 from penstock.topic_tables.growth import GrowingShape
 from penstock.topic_tables.json_rows import OF_RECORD
 from support.tables.topics import FilledTopic, earliest
@@ -53,6 +53,7 @@ def grown(schema: str, *values: str | None) -> tuple[str, dict[int, str]]:
         ("u struct<id: int>", ['{"u": {"id": 3000000000, "x": "y"}}'], "u struct<id: long, x: string>"),
         ("a array<struct<x: int>>", ['{"a": [{"x": 1}, {"y": 2}]}'], "a array<struct<x: int, y: long>>"),
         ("m map<string, byte>", ['{"m": {"a": 1, "b": 1000}}'], "m map<string, short>"),
+        ("id int", ['{"u": {"a": 1, "A": 2, " b": 3, "": 4, "_key": 5}}'], "id int, u struct<a: long, _key: long>"),
         ("id int", ['{"ID": 1}', '{"_key": 1}', '{"": 1}', '{" x": 1}'], "id int"),
     ],
 )
@@ -67,6 +68,7 @@ def test_what_a_schema_becomes(schema: str, values: list[str], wanted: str) -> N
         ('{"id": 1.5, "more": 1}', "Expected `int | null`, got `float` - at `$.id`"),
         ('{"id": 1e300}', "Expected `int | null`, got `float` - at `$.id`"),
         ('{"more": [1, "a"]}', "field 'more[]' is long in some values and string in others"),
+        ('{"more": ' + "[" * 65 + "1" + "]" * 65 + "}", "there are values within more than 64 objects and arrays"),
         (None, "the record has no value"),
         ("[]", "Expected `object`, got `array`"),
     ],
@@ -79,6 +81,23 @@ def test_names_that_are_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "MAX_FIELDS", 3)
     schema, misfits = grown("id int", '{"a": 1}', '{"b": 1}', '{"c": 1}', '{"a": 2}')
     assert (schema, misfits) == ("id int, a long, b long", {2: "field 'c' is one more than 3 fields"})
+
+
+def test_names_that_are_data_within_a_new_field(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "MAX_FIELDS", 2)
+    schema, misfits = grown("id int", '{"u": {"a": 1, "b": 1, "c": 1}}', '{"u": {"a": 1, "b": 1}}')
+    assert (schema, misfits) == (
+        "id int, u struct<a: long, b: long>",
+        {0: "field 'u.c' is one more than 2 fields"},
+    )
+
+
+def test_levels_do_not_add_up() -> None:
+    def nested(leaf: str, levels: int) -> str:
+        return '{"a": ' * levels + leaf + "}" * levels
+
+    _, misfits = grown("id int", nested("1", 64), nested(nested('{"b": 1}', 60), 60), nested("1", 64))
+    assert misfits.keys() == {1}
 
 
 def test_a_table_grows_with_its_topic(tmp_path: Path, topic: FilledTopic) -> None:

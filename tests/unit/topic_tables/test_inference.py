@@ -27,6 +27,7 @@ def test_a_schema_of_values() -> None:
     [
         ([b'{"a": {"b": 1}}', b'{"a": {"b": "x"}}'], "field 'a.b' is long in some values and string in others"),
         ([b'{"a": [1, "x"]}'], r"field 'a\[\]' is long in some values and string in others"),
+        ([b'{"a": ' * 500 + b"1" + b"}" * 500], "within more than 64 objects and arrays: give --schema"),
         ([b"1", None], "no JSON objects to infer a schema from"),
         ([b'{"a": null}'], "no fields to infer a schema from"),
     ],
@@ -34,3 +35,8 @@ def test_a_schema_of_values() -> None:
 def test_values_without_a_schema(values: list[bytes | None], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         infer(values)
+
+
+def test_names_that_cannot_be_columns_are_left_out() -> None:
+    value = b'{"id": 1, "u": {"a": 1, "A": 2, " b": 3, "": 4}}'
+    assert schema_text(infer([value])) == "id long, u struct<a: long>"
