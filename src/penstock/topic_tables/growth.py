@@ -117,11 +117,13 @@ class _Growth:
             fields = self._object(list(kind), value, path, level + 1)
             return kind if fields is None else pa.struct(fields)
         if isinstance(value, dict) and pa.types.is_map(kind):
-            inner = self._all(kind.item_type, value.values(), f"{path}.value", level + 1)
-            return kind if inner is kind.item_type else pa.map_(kind.key_type, kind.item_field.with_type(inner))
+            held = kind.item_type  # another object at each access
+            inner = self._all(held, value.values(), f"{path}.value", level + 1)
+            return kind if inner is held else pa.map_(kind.key_type, kind.item_field.with_type(inner))
         if isinstance(value, list) and pa.types.is_list(kind):
-            inner = self._all(kind.value_type, value, f"{path}[]", level + 1)
-            return kind if inner is kind.value_type else pa.list_(kind.value_field.with_type(inner))
+            held = kind.value_type
+            inner = self._all(held, value, f"{path}[]", level + 1)
+            return kind if inner is held else pa.list_(kind.value_field.with_type(inner))
         if isinstance(value, float) and path in self._new and pa.types.is_integer(kind):
             return pa.float64()
         if isinstance(value, int) and not isinstance(value, bool) and pa.types.is_integer(kind):

@@ -92,6 +92,13 @@ def test_names_that_are_data_within_a_new_field(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+def test_a_value_that_changes_nothing_makes_no_schema() -> None:
+    shape = GrowingShape(parse_schema("m map<string, int>, a array<struct<x: int>>, u struct<m: map<string, int>>"), ())
+    before = shape.schema
+    shape.shape(records('{"m": {"k": 1}, "a": [{"x": 1}], "u": {"m": {"k": 1}}}'))
+    assert shape.schema is before
+
+
 def test_levels_do_not_add_up() -> None:
     def nested(leaf: str, levels: int) -> str:
         return '{"a": ' * levels + leaf + "}" * levels
