@@ -131,9 +131,11 @@ def _forget_modules(root: Path) -> None:
 
 def _drop_tables(engine: PipelineEngine) -> None:
     for (database,) in engine.session.sql("SHOW DATABASES").collect():
+        views = {view.viewName for view in engine.session.sql(f"SHOW VIEWS IN `{database}`").collect()}
         for table in engine.session.sql(f"SHOW TABLES IN `{database}`").collect():
             if not table.isTemporary:
-                engine.session.sql(f"DROP TABLE IF EXISTS `{database}`.`{table.tableName}`")
+                kind = "VIEW" if table.tableName in views else "TABLE"
+                engine.session.sql(f"DROP {kind} IF EXISTS `{database}`.`{table.tableName}`")
 
 
 def answer(connection: Connection, warm: WarmSpark) -> None:

@@ -111,7 +111,9 @@ class LocatedTable implements Table, SupportsRead, SupportsWrite, TruncatableTab
         StringBuilder columns = new StringBuilder();
         Transform[] partitions = this.plain.partitioning();
         for (int i = 0; i < partitions.length; i++) {
-            columns.append(i == 0 ? "" : ",").append(partitions[i].references()[0].fieldNames()[0]);
+            if ("identity".equals(partitions[i].name())) { // clustering and buckets are hints
+                columns.append(columns.length() == 0 ? "" : ",").append(partitions[i].references()[0].fieldNames()[0]);
+            }
         }
         known.put("path", this.location());
         known.put("partitionby", columns.toString());
@@ -124,7 +126,12 @@ class LocatedTable implements Table, SupportsRead, SupportsWrite, TruncatableTab
     /** Only asks for it: the next write replaces all rows in one version, and readers see the old ones until then. */
     public boolean truncateTable() {
         Path directory = Paths.get(new org.apache.hadoop.fs.Path(this.location()).toUri().getPath());
-        if (!Files.isDirectory(directory.resolve("_delta_log"))) {
+        String[] entries = directory.resolve("_delta_log").toFile().list();
+        boolean isThere = false;
+        for (int i = 0; entries != null && i < entries.length; i++) {
+            isThere |= entries[i].endsWith(".json") || entries[i].endsWith(".checkpoint.parquet");
+        }
+        if (!isThere) { // or it was killed before its first version
             return true;
         }
         Path asked = directory.resolve("_truncate_asked");

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.spark.pipeline.checkpoints import FlowCheckpoint, flow_checkpoints
 from penstock.spark.pipeline.errors import PipelineError
@@ -232,11 +234,49 @@ def _to_json(project: PipelineProject, plan: ResetPlan) -> dict[str, object]:
     }
 
 
+class FullRefresh:
+    """A full refresh, noted until Spark has begun anew with every table.
+
+    Spark first makes new checkpoints, and then empties table by table. If it is killed in between, flows begin at the
+    start in tables that still have their rows. So the next run does it again.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / "full-refresh.json"
+        self._before: str | None = None
+        self._has_begun = False
+
+    def begin(
+        self, tables: Collection[str], is_all: bool, is_there: Callable[[str], bool]
+    ) -> tuple[tuple[str, ...], bool]:
+        """What to refresh: what is asked for, and what an earlier run did not finish, if it `is_there`."""
+        self._has_begun = True
+        with suppress(FileNotFoundError):
+            self._before = self._path.read_text(encoding="utf-8")
+        noted: dict[str, Any] = json.loads(self._before) if self._before else {"tables": [], "all": False}
+        names = tuple(sorted({*tables, *filter(is_there, noted["tables"])}))
+        is_all = is_all or bool(noted["all"])
+        if names or is_all:
+            replace_text(self._path, json.dumps({"tables": names, "all": is_all}))
+        return names, is_all
+
+    def end(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def withdraw(self) -> None:
+        """What this run asked for has not begun. What an earlier one asked for remains."""
+        if self._before is not None:
+            replace_text(self._path, self._before)
+        elif self._has_begun:
+            self.end()
+
+
 def _forget(project: PipelineProject, plan: ResetPlan) -> None:
     """Clears the row counts, which count since the last reset, and the locations of deleted tables."""
     if plan.is_whole:
         project.status_path.unlink(missing_ok=True)
         project.tables_path.unlink(missing_ok=True)
+        FullRefresh(project.state).end()
         return
     told = read_status(project)
     if told:

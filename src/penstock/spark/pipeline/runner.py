@@ -13,7 +13,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from penstock.spark.pipeline.definitions import Definitions
 from penstock.spark.pipeline.engine import PipelineEngine
 from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Mistake, PipelineError, SparkFailed
 from penstock.spark.pipeline.events import FlowState, cause_of, flow_event, is_transient
-from penstock.spark.pipeline.graph import PipelineGraph, registered
+from penstock.spark.pipeline.graph import PipelineGraph, registered, short_name
 from penstock.spark.pipeline.groups import FlowGroups
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done, view_done
 from penstock.spark.pipeline.project import DEFAULT_CATALOG, PipelineProject
+from penstock.spark.pipeline.reset import FullRefresh
 from penstock.spark.pipeline.tables import row_count
 from penstock.spark.session.batch_metrics import Metrics
 from penstock.spark.source.offsets import UnreadableOffset
@@ -123,6 +125,7 @@ def run_once(
     Raises RunFailed, which has a DefinitionError, FlowFailed or SparkFailed.
     """
     scope = scope or RunScope()
+    refresh = FullRefresh(engine.project.state)
     begun = time.monotonic()
     progress = RunProgress()
     report = RunReport(progress.flows)
@@ -137,13 +140,26 @@ def run_once(
                 warnings.simplefilter("ignore")  # from the thread that listens to Spark
                 groups = groups or FlowGroups(engine.project, meter)
                 display = _Display(engine.project, watch, meter, groups, _TableRecorder(engine))
-                _follow(engine, graph, progress, display, scope)
+                tables, is_all = refresh.begin(
+                    scope.full_refresh, scope.full_refresh_all, partial(_is_there, engine, graph)
+                )
+                scope = replace(scope, full_refresh=tables, full_refresh_all=is_all)
+                _follow(engine, graph, progress, display, scope, refresh)
     except Exception as error:
         report.seconds = time.monotonic() - begun
-        raise RunFailed(_outcome(engine, graph, progress, error), report) from error
+        outcome = _outcome(engine, graph, progress, error)
+        if isinstance(outcome, DefinitionError):  # Spark has not begun with anything
+            refresh.withdraw()
+        raise RunFailed(outcome, report) from error
     engine.upkeep.after_run(engine.project)
     report.seconds = time.monotonic() - begun
     return report
+
+
+def _is_there(engine: PipelineEngine, graph: PipelineGraph, table: str) -> bool:
+    name = short_name(table)
+    in_python = (short_name(target) for target in graph.targets.values())
+    return name in in_python or graph.definitions.place_in_sql(engine.project, name) is not None
 
 
 def run_with_retries(
@@ -172,8 +188,7 @@ def run_with_retries(
             time.sleep(wait_s)
             if not engine.is_alive:
                 engine.restart()
-            # Refreshed tables have already started from the beginning.
-            scope = RunScope()
+            scope = RunScope()  # a full refresh that has not begun with every table is still noted
 
 
 # -- one run ----------------------------------------------------------------------------
@@ -185,6 +200,7 @@ def _follow(
     progress: RunProgress,
     display: _Display,
     scope: RunScope,
+    refresh: FullRefresh,
 ) -> None:
     """Takes all news of a run until it ends. Raises Spark's error."""
     news: queue.SimpleQueue[_News] = queue.SimpleQueue()
@@ -205,6 +221,7 @@ def _follow(
                 flow, is_new_state = _told(progress, one)
                 display.take(flow, is_new_state)
                 if flow is not None and is_new_state and flow.state is not FlowState.QUEUED:
+                    refresh.end()
                     tables.record_written()
         thread.join()
     # The last progress reports arrived before the block ended.
@@ -213,6 +230,7 @@ def _follow(
         if not isinstance(late, _Ended):
             _told(progress, late)
     if ended.error is None:
+        refresh.end()
         for flow in progress.complete():
             display.take(flow, is_new_state=True)
     tables.record_written()

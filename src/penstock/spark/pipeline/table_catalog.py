@@ -22,12 +22,15 @@ from penstock.spark.tables.datasource import FORMAT
 
 SOURCE = Path(__file__).with_name("TableCatalog.java")
 CLASS = "penstock.TableCatalog"
+CATALOG = "spark.sql.catalog.spark_catalog"
 CLASS_PATH = "spark.driver.extraClassPath"
 MARK = "table-format"
 """A file of the project that names the format of its tables. Projects from before have none."""
 
 
 def has_open_tables(project: PipelineProject) -> bool:
+    if CATALOG in project.configuration:
+        return False  # of the project's own choice, with formats of its own
     return (project.state / MARK).exists() or not project.metastore.exists()
 
 
@@ -47,7 +50,7 @@ def catalog_settings(project: PipelineProject, chosen: Mapping[str, str]) -> dic
     directory = class_directory(project)
     directory.mkdir(parents=True, exist_ok=True)  # Java takes a missing directory of the class path for a jar
     return {
-        "spark.sql.catalog.spark_catalog": CLASS,
+        CATALOG: CLASS,
         "spark.sql.sources.default": chosen.get("spark.sql.sources.default", FORMAT),
         CLASS_PATH: ":".join(filter(None, (str(directory), chosen.get(CLASS_PATH)))),
     }

@@ -18,13 +18,16 @@ from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.tables import is_open
+from penstock.spark.tables.writing import QUERY_PREFIX
 from penstock.tables import Table, TableError
 
 logger = logging.getLogger(__name__)
 
 KEEP = timedelta(hours=1)
 """How long a reader may read a version that was replaced. Runs come every few seconds."""
-EVERY_S = 600.0
+VIEW_KEEP = timedelta(minutes=5)
+"""Of a materialized view: each run replaces all of it, and no stream can read it."""
+EVERY_S = 60.0
 
 
 class TableSize(NamedTuple):
@@ -69,14 +72,18 @@ def expire_tables(project: PipelineProject, keep: timedelta = KEEP) -> None:
     """What fails here is tried again later: the run counts without it."""
     for name, directory in open_tables(project):
         try:
-            Table.open(directory).expire(keep, keep_from=oldest_needed(project, directory))
+            table = Table.open(directory)
+            if any(stream.startswith(QUERY_PREFIX) for stream in table.positions):
+                table.expire(keep, keep_from=oldest_needed(project, directory))
+            else:
+                table.expire(min(keep, VIEW_KEEP))
         except TableError as error:
             logger.warning("%s: old versions do not expire: %s", name, error)
 
 
 def oldest_needed(project: PipelineProject, directory: Path) -> int | None:
-    """The version from which on a flow reads the table; None if none does."""
+    """The version from which on a flow reads the table, or may read it; None if none does."""
     if project.checkpoints is None:
-        return None
+        return 0  # on another machine: what flows have read is not known here
     versions = (one.version_read(directory) for one in flow_checkpoints(project.checkpoints))
     return min((max(version, 0) for version in versions if version is not None), default=None)

@@ -95,7 +95,8 @@ def grouped(directory: Path, schema: ArrowSchema, files: Iterable[AddFile], size
 
 def read_group(group: FileGroup, wanted: ArrowSchema) -> Iterator[Any]:
     """Batches with exactly this schema, as Spark requires."""
-    there = [name for name in wanted.names if name in group.schema.names]
+    known = {name.lower(): name for name in group.schema.names}  # Spark ignores the case of names
+    there = [known[name.lower()] for name in wanted.names if name.lower() in known]
     for file in group.files:
         for batch in read_file(group.directory, file, group.schema, there):
             yield fitted(batch, wanted)
@@ -105,8 +106,9 @@ def read_group(group: FileGroup, wanted: ArrowSchema) -> Iterator[Any]:
 def fitted(batch: Any, wanted: ArrowSchema) -> Any:
     """A column that the table lacks is null. Raises SchemaMismatch."""
     arrays = []
+    there = {name.lower(): index for index, name in enumerate(batch.schema.names)}
     for field in wanted:
-        index = batch.schema.get_field_index(field.name)
+        index = there.get(field.name.lower(), -1)
         try:
             array = pa.nulls(batch.num_rows, field.type) if index < 0 else batch.column(index)
             arrays.append(array if array.type == field.type else array.cast(field.type))

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+QUERY_PREFIX = "spark-"
+"""Of the streams that queries write, by their ids."""
+
 RecordBatch = Any  # pyarrow has no types
 
 
@@ -128,9 +131,10 @@ def prepare(options: WriteOptions, rows: ArrowSchema, *, overwrite: bool) -> Wri
             f"{', '.join(table.partition_by) or 'no column'}: write to another directory, or leave the option out"
         )
     found = evolution(table.schema, stored)
+    is_anew = (overwrite and options.overwrites_schema) or bool(asked_for(table))
+    if is_anew and table.schema != _nullable(stored):  # also with fewer columns
+        return WriteTarget(_nullable(stored), table.partition_by, is_new_schema=True)
     if found.added or found.widened or found.breaking:
-        if (overwrite and options.overwrites_schema) or asked_for(table):
-            return WriteTarget(_nullable(stored), table.partition_by, is_new_schema=True)
         if options.merges_schema:
             found = table.evolve(rows)
         elif not found.breaking:
@@ -163,7 +167,7 @@ def position_of(table: Table, messages: Sequence[WriterCommitMessage | None], ba
     query_id = next((one.query_id for one in messages if isinstance(one, TaskStaged) and one.query_id), None)
     if query_id is None:  # no task has run
         return {}
-    stream = f"spark-{query_id}"
+    stream = f"{QUERY_PREFIX}{query_id}"
     return {stream: Span(min(batch, table.positions.get(stream, batch)), batch + 1)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.table_catalog import (
+    CATALOG,
     CLASS_PATH,
     MARK,
     catalog_settings,
@@ -59,6 +61,12 @@ def test_projects_with_tables_of_parquet_keep_them_until_they_are_reset(project:
     project.metastore.mkdir()
     assert has_open_tables(project)
     assert (project.state / MARK).read_text() == "penstock-table\n"
+
+
+def test_a_catalog_of_the_projects_own_choice_stays(project: PipelineProject) -> None:
+    assert has_open_tables(project)
+    chosen = replace(project, configuration={**project.configuration, CATALOG: "org.example.Catalog"})
+    assert not has_open_tables(chosen)
 
 
 def test_settings_of_the_project_stay(project: PipelineProject) -> None:
@@ -113,6 +121,25 @@ def test_the_first_batch_of_a_flow_needs_the_version_that_it_reads(project: Pipe
     assert checkpoint.reads(table.directory)
     assert not checkpoint.reads(Path("/elsewhere"))
     assert oldest_needed(project, Path("/elsewhere")) is None
+
+
+def test_replaced_versions_of_a_view_expire_sooner(project: PipelineProject) -> None:
+    """Each run replaces all of it, so an hour of them would fill the disk. A stream cannot read it."""
+    reader_at(project, 0)
+    view = Table.create(project.warehouse / "events", EVENTS)
+    TableLocations(project).record({NAME: view.directory.as_uri()})
+    for number in range(1, 4):
+        view.replace(events(0, 10), {"truncated": Span(number - 1, number)})
+    expire_tables(project, timedelta(0))
+    assert Table.open(view.directory).oldest_version == 3
+
+
+def test_nothing_of_a_stream_expires_if_its_readers_are_not_known(project: PipelineProject) -> None:
+    table = table_of(project, 4)
+    elsewhere = replace(project, storage="s3a://bucket/storage")
+    assert elsewhere.checkpoints is None
+    expire_tables(elsewhere, timedelta(0))
+    assert Table.open(table.directory).oldest_version == 0
 
 
 def test_expiry_comes_once_in_a_while(project: PipelineProject) -> None:

@@ -18,7 +18,7 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.reset import finish_reset, pending_reset, plan_reset, reset
+from penstock.spark.pipeline.reset import FullRefresh, finish_reset, pending_reset, plan_reset, reset
 from penstock.spark.pipeline.status import StatusFile, read_status
 
 CATALOG = "spark_catalog/default"
@@ -288,3 +288,29 @@ def test_a_plan_that_cannot_be_read_is_said(ran: PipelineProject) -> None:
         ran.reset_path.write_text(text)
         with pytest.raises(PipelineError, match=r"\.penstock/reset\.json says that a reset was not finished, and can"):
             finish_reset(ran)
+
+
+def test_a_full_refresh_that_was_cut_short_is_done_again(tmp_path: Path) -> None:
+    """Between Spark's new checkpoints and its last TRUNCATE a kill would leave rows to come twice."""
+    assert FullRefresh(tmp_path).begin(["odd"], False, bool) == (("odd",), False)
+    again = FullRefresh(tmp_path)
+    assert again.begin(["numbers"], False, bool) == (("numbers", "odd"), False)
+    again.end()
+    assert FullRefresh(tmp_path).begin([], False, bool) == ((), False)
+    assert FullRefresh(tmp_path).begin([], True, bool) == ((), True)
+    assert FullRefresh(tmp_path).begin([], False, bool) == ((), True)
+
+
+def test_a_full_refresh_of_what_is_not_there_is_forgotten(tmp_path: Path) -> None:
+    FullRefresh(tmp_path).begin(["odd"], False, bool)
+    mistaken = FullRefresh(tmp_path)
+    assert mistaken.begin(["od"], False, bool) == (("od", "odd"), False)
+    mistaken.withdraw()
+    assert FullRefresh(tmp_path).begin([], False, bool) == (("odd",), False)
+    assert FullRefresh(tmp_path).begin([], False, lambda table: table != "odd") == ((), False)
+    FullRefresh(tmp_path).withdraw()  # a mistake in another file
+    assert FullRefresh(tmp_path).begin([], False, bool) == (("odd",), False)
+    first = FullRefresh(tmp_path / "other")
+    first.begin(["od"], False, bool)
+    first.withdraw()
+    assert FullRefresh(tmp_path / "other").begin([], False, bool) == ((), False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ from penstock.spark.pipeline.status import StatusFile, read_status
 
 
 class Engine:
+    project = SimpleNamespace(state=Path("/nowhere"))
+
     def __init__(self, is_alive: bool) -> None:
         self.is_alive = is_alive
         self.restarted = 0

@@ -54,6 +54,13 @@ def test_rows_come_as_spark_wants_them(tmp_path: Path) -> None:
     assert found.equals(events(0, 30))
 
 
+def test_names_in_other_letters(tmp_path: Path) -> None:
+    table_of(tmp_path, 1)
+    reader = TableReader({"path": str(tmp_path)}, StructType([StructField("ID", LongType())]))
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert pa.Table.from_batches(batches).column("ID").to_pylist() == list(range(10))
+
+
 def test_only_the_wanted_columns(tmp_path: Path) -> None:
     table_of(tmp_path)
     wanted = StructType([StructField("more", StringType()), StructField("id", LongType())])

@@ -57,6 +57,15 @@ def test_a_view_may_get_other_types(tmp_path: Path) -> None:
     assert found(tmp_path) == ["one"]
 
 
+def test_a_view_may_lose_columns(tmp_path: Path) -> None:
+    wider = StructType([StructField("id", LongType()), StructField("name", StringType())])
+    writer = TableWriter({"path": str(tmp_path)}, wider, False)
+    writer.commit([writer.write(iter([pa.record_batch({"id": [1], "name": ["a"]})]))])
+    ask(tmp_path, 10)
+    write(tmp_path, 2)
+    assert Table.open(tmp_path).at().arrow().to_pylist() == [{"id": 2}]
+
+
 def test_streams_that_begin_anew_empty_their_table_once(tmp_path: Path) -> None:
     stream(tmp_path, "old", 0, 1, 2)
     ask(tmp_path, 10)
