@@ -211,6 +211,7 @@ class Follower:
             read_bytes += self._take(piece)
             if self._is_due():
                 self._commit()
+                self._maintain()  # a topic that never ends must not fill the disk
             if self._audience.stop.is_set():
                 break
         return read_bytes
@@ -329,7 +330,7 @@ class Follower:
             self._table.compact(is_stopping=self._audience.stop.is_set)
             if isinstance(self._dead_letters, DeadLetters):
                 self._dead_letters.compact()
-        if now - self._expired_at >= EXPIRE_S:
+        if now - self._expired_at >= min(EXPIRE_S, max(COMPACT_S, self._options.keep.total_seconds())):
             self._expired_at = now
             self._table.expire(self._options.keep)
             if isinstance(self._dead_letters, DeadLetters):

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,23 @@ def test_large_topics_are_committed_in_between(
     done = topic.follow(tmp_path)
     assert done.commits == 2
     assert (offsets_of(tmp_path, 0), offsets_of(tmp_path, 1)) == (list(range(500)), list(range(500)))
+
+
+def test_a_table_is_looked_after_while_it_catches_up(
+    tmp_path: Path, topic: FilledTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old versions go as soon as they may."""
+    for name, value in (("COMMIT_BYTES", 1000), ("COMPACT_S", 0.0)):
+        monkeypatch.setattr(follower_module, name, value)
+    with topic.follower(tmp_path, keep=timedelta(0)) as follower:
+        follower._begin(earliest)
+        for _ in range(6):
+            topic.send([b"%07d" % number * 100 for number in range(10)])
+            follower._drain(follower._reader.ends(range(2)))
+        commits = follower.progress.commits
+    table = Table.open(tmp_path)
+    assert (table.rows, table.files) == (60, len(list(tmp_path.glob("*.parquet"))))
+    assert table.files < commits
 
 
 def test_only_committed_records(tmp_path: Path, topic: FilledTopic) -> None:
