@@ -18,6 +18,9 @@ REASON, TOPIC, PARTITION, OFFSET = "error.reason", "error.topic", "error.partiti
 LOOK_S: Final = 0.5
 PATIENCE_S: Final = 10.0
 """How long a stop waits for acknowledgements."""
+MAX_WAITING: Final = 1000
+MAX_WAITING_BYTES: Final = 8 << 20
+"""Of letters that are not acknowledged: a producer whose buffer is full does not notice a stop."""
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -47,6 +50,7 @@ class DeadLetterTopic:
         Raises DeadLettersNotSent; then they have to be sent again.
         """
         futures: list[Future[Any]] = []
+        sent = size_bytes = 0
         try:
             for _, batches in sorted(rows.items()):
                 for batch in batches:
@@ -54,12 +58,17 @@ class DeadLetterTopic:
                         headers = self._headers(row)
                         future = self._sender.submit(self.name, row["value"], key=row["key"], headers=headers)
                         futures.append(future)
+                        sent += 1
+                        size_bytes += len(row["value"] or b"") + len(row["key"] or b"")
+                        if len(futures) >= MAX_WAITING or size_bytes >= MAX_WAITING_BYTES:
+                            self._wait(futures)
+                            futures, size_bytes = [], 0
             self._wait(futures)
         except DeadLettersNotSent:
             raise
         except PenstockError as error:
             raise DeadLettersNotSent(f"dead letters cannot be sent to topic {self.name}: {error}") from error
-        return len(futures)
+        return sent
 
     def _headers(self, row: Mapping[str, Any]) -> Headers:
         told = {

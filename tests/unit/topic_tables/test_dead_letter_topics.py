@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
@@ -19,6 +20,7 @@ from penstock.tables import Table
 from penstock.testing import Broker
 from penstock.topic_tables import dead_letter_topic
 from penstock.topic_tables.dead_letter_topic import DeadLettersNotSent, DeadLetterTopic
+from penstock.topic_tables.dead_letters import SCHEMA
 from support.tables.topics import FilledTopic, earliest
 
 IDS = {"mode": "json", "schema": parse_schema("id int")}
@@ -121,3 +123,28 @@ def test_nothing_is_passed_over_if_they_cannot_be_sent(
         assert sum(Table.open(tmp_path).positions.values()) == 0
     assert topic.follow(tmp_path).dead_letters == 1
     assert Table.open(tmp_path).at().arrow().column("id").to_pylist() == [1]
+
+
+class Bounded:
+    """A producer whose buffer has room for a few records, and whose broker is away."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def submit(self, topic: str, value: bytes | None, **_: Any) -> Future[Any]:
+        self._room -= 1
+        assert self._room >= 0, "this would wait for ever"
+        return Future()
+
+
+@pytest.mark.parametrize(("limit", "size_bytes"), [("MAX_WAITING", 1), ("MAX_WAITING_BYTES", 100)])
+def test_a_stop_is_noticed_while_many_wait(monkeypatch: pytest.MonkeyPatch, limit: str, size_bytes: int) -> None:
+    for name, value in (("PATIENCE_S", 0.0), ("LOOK_S", 0.01), (limit, 5 * size_bytes)):
+        monkeypatch.setattr(dead_letter_topic, name, value)
+    stopped = threading.Event()
+    stopped.set()
+    row = {"partition": 0, "offset": 0, "value": b"x" * size_bytes, "reason": "bad"}
+    rows = pa.RecordBatch.from_pylist([row] * 20, SCHEMA)
+    place = DeadLetterTopic(Bounded(5), "dead", "topic", stopped)
+    with pytest.raises(DeadLettersNotSent, match="has not acknowledged 5 dead letters"):
+        place.append({0: [rows]}, {0: "stream"}, {0: 20})

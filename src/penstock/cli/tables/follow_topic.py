@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -149,7 +149,9 @@ def _dead_letter_topic(
     try:
         yield DeadLetterTopic(producer, name, of_topic, stop)
     finally:
-        producer.close(0.0)  # what counts was acknowledged
+        # What counts was acknowledged. What was not is sent again, and the reason is that of the failure on its way.
+        with suppress(PenstockError):
+            producer.close(0.0)
 
 
 class Stopped(PenstockError):
