@@ -7,7 +7,7 @@ A topic that fails is followed again, after a pause that grows; the others do no
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +43,9 @@ def read_sections(path: Path, options: click.Command) -> list[TopicSettings]:
     if not 0 < len(sections) <= MAX_TOPICS:
         raise ConfigError(f"--config: {path} has {len(sections)} sections: write one a topic, at most {MAX_TOPICS}")
     found = [_settings(path, name, {**common, **section}, options) for name, section in sections.items()]
-    directories = [one.directory.absolute() for one in found]
+    directories = [one.directory.resolve() for one in found]
     for one in found:
-        if directories.count(one.directory.absolute()) > 1:
+        if directories.count(one.directory.resolve()) > 1:
             raise ConfigError(f"--config: {path} has {one.directory} as the table of several topics")
     return found
 
@@ -53,21 +53,40 @@ def read_sections(path: Path, options: click.Command) -> list[TopicSettings]:
 def _settings(path: Path, topic: str, section: dict[str, Any], options: click.Command) -> TopicSettings:
     arguments = [f"--topic={topic}"]
     try:
+        known = {name: option for option in options.params for name in option.opts}
         for name, value in section.items():
-            arguments += _arguments(name.replace("_", "-"), value)
+            arguments += _arguments(known, name.replace("_", "-"), value)
         with options.make_context("follow", arguments) as context:
             if context.params["directory"] is None:
                 raise click.UsageError('to = "DIR" is missing')
-            return TopicSettings(**context.params)
+            settings = TopicSettings(**context.params)
+            _check_schema(settings.schema_text)
+            return settings
     except click.UsageError as error:
         raise ConfigError(f"--config: {path}, section [{topic}]: {error.format_message()}") from None
 
 
-def _arguments(name: str, value: Any) -> list[str]:
+def _check_schema(text: str | None) -> None:
+    from penstock.arrow.values import parse_schema
+
+    if text is None:
+        return
+    try:
+        parse_schema(text)
+    except ConfigError as error:
+        raise click.UsageError(f"schema: {error}") from None
+
+
+def _arguments(known: Mapping[str, click.Parameter], name: str, value: Any) -> list[str]:
+    option = known.get(f"--{name}")
     if name == "topic":
         raise click.UsageError("the name of the section is the topic")
-    if isinstance(value, bool):
+    if not isinstance(option, click.Option):
+        raise click.NoSuchOption(f"--{name}")
+    if isinstance(value, bool) and option.is_flag:
         return [f"--{name}"] * value
+    if isinstance(value, bool):
+        raise click.UsageError(f"{name} is {str(value).lower()}: write a text")
     if isinstance(value, str | int):
         return [f"--{name}={value}"]
     if isinstance(value, list) and all(isinstance(one, str) for one in value):
