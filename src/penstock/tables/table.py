@@ -341,7 +341,7 @@ class Table:
         keep_from: a version that stays, with all younger ones, however old they are.
         unfinished_s: the age at which a file that no version names can only be left by a writer that was killed.
         """
-        before = datetime.now(UTC) - older_than if isinstance(older_than, timedelta) else older_than
+        before = _ago(older_than) if isinstance(older_than, timedelta) else older_than
         if before.tzinfo is None:
             raise ValueError("the time needs a time zone")
         self.refresh()
@@ -419,6 +419,12 @@ class Table:
         if versions and versions[0] == 0:
             return 0
         return min((one.version for one in self._log.checkpoints()), default=0)
+
+
+def _ago(age: timedelta) -> datetime:
+    """Not before 1970: an age may be longer than there are years."""
+    now = datetime.now(UTC)
+    return now - min(age, now - datetime.fromtimestamp(0, UTC))
 
 
 def _other_names(path: Path) -> list[str]:

@@ -212,6 +212,11 @@ def test_records_that_a_schema_is_inferred_from_are_rows(
     assert Table.open(tmp_path).rows == 3
 
 
+def test_versions_may_be_kept_for_ever(cli: CommandLine, filled: str, tmp_path: Path) -> None:
+    follow(cli, filled, tmp_path, "--keep", "9999999999d")
+    assert cli("table", "expire", str(tmp_path), "--older-than", "9999999999d").lines[0].startswith("Deleted 0 files")
+
+
 def test_metrics_are_what_prometheus_reads() -> None:
     progress = FollowProgress("clicks", "/data/clicks", records=5, version=3, positions={0: 4, 1: 1}, ends={0: 9, 1: 1})
     found = {

@@ -155,6 +155,11 @@ def test_versions_expire_with_their_files(tmp_path: Path) -> None:
     assert (table.version, Table.open(tmp_path).positions) == (9, {STREAM: 40})
 
 
+def test_an_age_may_be_longer_than_there_are_years(tmp_path: Path) -> None:
+    table = small_files(tmp_path, 2)
+    assert table.expire(timedelta.max).entries == 0
+
+
 def test_leftovers_of_killed_writers_go_when_they_are_old(tmp_path: Path) -> None:
     table = small_files(tmp_path, 2)
     left = [

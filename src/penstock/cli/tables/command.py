@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from penstock.cli.output import show_json, show_table
 from penstock.cli.reach.connection import Target, cluster_command, json_option
 from penstock.cli.reach.wire_admin import wire_cluster
 from penstock.cli.tables.follow import follow
-from penstock.cli.tables.options import needs_tables, open_table, table_argument
+from penstock.cli.tables.options import age_of, needs_tables, open_table, table_argument
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -201,7 +200,7 @@ def compact(directory: Path, thorough: bool, as_json: bool) -> None:
 def expire(directory: Path, older_than: int, as_json: bool) -> None:
     """Delete old versions, and the files that only they need."""
     opened = open_table(directory)
-    age = timedelta(milliseconds=older_than)
+    age = age_of(older_than)
     done = [one.expire(age) for one in (opened, *filter(None, [_dead_letters(directory)]))]
     files, size_bytes = sum(one.files for one in done), sum(one.size_bytes for one in done)
     oldest = done[0].oldest_version

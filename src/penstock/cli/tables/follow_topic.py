@@ -6,14 +6,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.reach.connection import Target
 from penstock.cli.reach.wire_admin import wire_cluster
 from penstock.cli.tables.follow_output import Output
-from penstock.cli.tables.options import StartAt
+from penstock.cli.tables.options import StartAt, age_of
 from penstock.model.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def follow_topic(running: FollowRun, settings: TopicSettings, progress: FollowPr
             running.once,
             settings.commit_interval / 1000,
             settings.allow_gaps,
-            timedelta(milliseconds=settings.keep_ms),
+            age_of(settings.keep_ms),
             dead_letters,
             running.topics,
         )

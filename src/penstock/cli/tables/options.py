@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import click
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.tables import Table
     from penstock.topic_tables.reading import TopicReader
 
+LONGEST_AGE_MS: Final = 1000 * 365 * 86_400_000
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -50,6 +52,11 @@ class TableDirectory(click.ParamType[Path]):
 
 
 table_argument = click.argument("directory", type=TableDirectory(), metavar="DIR")
+
+
+def age_of(duration_ms: int) -> timedelta:
+    """For versions of tables; more than there are years is no mistake."""
+    return timedelta(milliseconds=min(duration_ms, LONGEST_AGE_MS))
 
 
 def open_table(directory: Path) -> Table:
