@@ -181,6 +181,7 @@ class Follower:
             try:
                 self._look_for_partitions()
                 ends = self.progress.ends = self._reader.ends(range(len(self._read)))
+                self.progress.is_running = True
                 goal = goal or ends
                 read_bytes = self._drain(ends)
                 pause_s = FIRST_PAUSE_S
@@ -191,6 +192,7 @@ class Follower:
             except (ApiError, WireClientError) as error:
                 if self._options.once or not may_pass(error):
                     raise
+                self.progress.is_running = False
                 self._audience.say(f"{error}; trying again")
                 self._commit()
                 self._audience.stop.wait(pause_s)

@@ -26,7 +26,8 @@ from penstock.tables import CommitConflict, PositionsMoved, Table
 from penstock.testing import Broker
 from penstock.topic_tables import follower as follower_module
 from penstock.topic_tables.follower import Audience, RecordsLost
-from penstock.wire_client.requests.errors import TopicRecreated
+from penstock.topic_tables.progress import FollowProgress
+from penstock.wire_client.requests.errors import BrokerUnreachable, TopicRecreated
 from support.tables.topics import FilledTopic, earliest, latest, offsets_of, values_of
 
 DAY_MS = 86_400_000
@@ -174,6 +175,34 @@ def test_rows_come_as_records_do(tmp_path: Path, topic: FilledTopic) -> None:
             until(lambda end=first + 20: sorted(values_of(place)) == list(range(end)))  # type: ignore[misc]
     assert not running.failures
     assert Table.open(place).version >= 4
+
+
+def test_it_is_not_running_while_no_broker_answers(
+    tmp_path: Path, topic: FilledTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_module, "FIRST_PAUSE_S", 0.0)
+    topic.numbers(0, 10)
+    seen: list[tuple[str, bool]] = []
+    stop = threading.Event()
+
+    def watch(progress: FollowProgress) -> None:
+        seen.append(("commit", progress.is_running))
+        if progress.records:
+            stop.set()
+
+    audience = Audience(stop, lambda _: seen.append(("failure", follower.progress.is_running)), watch)
+    with topic.follower(tmp_path, audience=audience, once=False, commit_interval_s=0.0) as follower:
+        ends, answers = follower._reader.ends, iter([False, True])
+
+        def sometimes(partitions: range) -> dict[int, int]:
+            if next(answers, True):
+                return ends(partitions)
+            raise BrokerUnreachable("no broker answers")
+
+        monkeypatch.setattr(follower._reader, "ends", sometimes)
+        follower.run(earliest)
+    assert seen == [("commit", False), ("failure", False), ("commit", True)]
+    assert not follower.progress.is_running
 
 
 def test_a_second_follower_ends(tmp_path: Path, topic: FilledTopic) -> None:
