@@ -182,10 +182,12 @@ class Follower:
                 self._look_for_partitions()
                 ends = self.progress.ends = self._reader.ends(range(len(self._read)))
                 self.progress.is_running = True
+                is_short = self._reader.is_short(self._read, ends)
                 goal = goal or ends
                 read_bytes = self._drain(ends)
                 pause_s = FIRST_PAUSE_S
-                if self._options.once and all(self._read[partition] >= end for partition, end in goal.items()):
+                has_all = all(self._read[partition] >= end for partition, end in goal.items())
+                if self._options.once and has_all and not is_short:
                     return
                 self._maintain()
                 self._idle(read_bytes)

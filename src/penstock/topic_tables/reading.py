@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +28,8 @@ from penstock.wire_client.requests.offsets import EARLIEST_MS, LATEST_MS
 
 RecordBatch = Any
 
+SHORT_S = 10.0
+"""How long a log may end before a position: a leader that was elected just now may know of less than is committed."""
 _EVERYTHING = 2**63 - 1
 
 
@@ -58,6 +61,7 @@ class TopicReader:
         self._columns = columns
         self._news = LongPoll(cluster, read_committed=True)
         self._decoders: dict[int, BatchDecoder] = {}
+        self._short_since: dict[int, float] = {}
 
     def partitions(self) -> int:
         """Requested now. Raises ApiError."""
@@ -70,6 +74,16 @@ class TopicReader:
     def ends(self, partitions: range) -> dict[int, int]:
         """What is committed."""
         return self._offsets(partitions, LATEST_MS)
+
+    def is_short(self, positions: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+        """Whether a log ends before its position. Raises ShorterLog if it has for `SHORT_S`."""
+        now = time.monotonic()
+        short = [one for one, end in ends.items() if end < positions[one]]
+        self._short_since = {one: self._short_since.get(one, now) for one in short}
+        for one, since in self._short_since.items():
+            if now - since >= SHORT_S:
+                raise ShorterLog(self._tp(one), positions[one], ends[one])
+        return bool(short)
 
     def at(self, partitions: range, timestamp_ms: int) -> dict[int, int]:
         """The first offsets from then on; the ends where there is none."""

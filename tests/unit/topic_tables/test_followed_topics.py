@@ -25,8 +25,10 @@ from penstock.sdk import BlockingAdmin, BlockingProducer
 from penstock.tables import CommitConflict, PositionsMoved, Table
 from penstock.testing import Broker
 from penstock.topic_tables import follower as follower_module
+from penstock.topic_tables import reading
 from penstock.topic_tables.follower import Audience, RecordsLost
 from penstock.topic_tables.progress import FollowProgress
+from penstock.topic_tables.reading import ShorterLog
 from penstock.wire_client.requests.errors import BrokerUnreachable, TopicRecreated
 from support.tables.topics import FilledTopic, earliest, latest, offsets_of, values_of
 
@@ -251,6 +253,32 @@ def test_records_that_retention_deleted(tmp_path: Path, topic: FilledTopic) -> N
     assert topic.follow(tmp_path, allow_gaps=True).lost == 10
     assert offsets_of(tmp_path) == [*range(10), *range(20, 30)]
     assert topic.follow(tmp_path).lost == 0
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_a_log_that_became_shorter(
+    tmp_path: Path, topic: FilledTopic, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    monkeypatch.setattr(reading, "SHORT_S", 0.2)
+    topic.numbers(0, 10)
+    topic.follow(tmp_path)
+    with topic.follower(tmp_path, once=once) as follower:
+        monkeypatch.setattr(follower._reader, "ends", lambda partitions: {0: 3, 1: 5})
+        with pytest.raises(ShorterLog, match=f"partition 0 of topic {topic.name} became shorter: it ends at 3, and"):
+            follower.run(earliest)
+
+
+def test_a_new_leader_that_is_behind_for_a_moment(
+    tmp_path: Path, topic: FilledTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.numbers(0, 10)
+    topic.follow(tmp_path)
+    topic.numbers(10, 12)
+    with topic.follower(tmp_path) as follower:
+        ends, short = follower._reader.ends, iter([{0: 3, 1: 5}])
+        monkeypatch.setattr(follower._reader, "ends", lambda partitions: next(short, None) or ends(partitions))
+        follower.run(earliest)
+    assert sorted(values_of(tmp_path)) == list(range(12))
 
 
 def test_a_topic_that_was_created_again(tmp_path: Path, topic: FilledTopic) -> None:
