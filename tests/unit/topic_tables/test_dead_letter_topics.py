@@ -13,7 +13,10 @@ import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
 
+from penstock import sdk
 from penstock.arrow.values import parse_schema
+from penstock.cli.reach.connection import Target
+from penstock.cli.tables.follow_topic import _dead_letter_topic
 from penstock.model.errors import PenstockError
 from penstock.sdk import BlockingProducer
 from penstock.tables import Table
@@ -148,3 +151,17 @@ def test_a_stop_is_noticed_while_many_wait(monkeypatch: pytest.MonkeyPatch, limi
     place = DeadLetterTopic(Bounded(5), "dead", "topic", stopped)
     with pytest.raises(DeadLettersNotSent, match="has not acknowledged 5 dead letters"):
         place.append({0: [rows]}, {0: "stream"}, {0: 20})
+
+
+def test_closing_does_not_hide_why_following_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unclosable:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def close(self, timeout_s: float) -> None:
+            raise PenstockError("not all records were acknowledged in time")
+
+    monkeypatch.setattr(sdk, "BlockingProducer", Unclosable)
+    dead_letters = _dead_letter_topic(Target("localhost:1", "test"), "dead", "topic", threading.Event(), once=True)
+    with pytest.raises(DeadLettersNotSent, match="the reason"), dead_letters:
+        raise DeadLettersNotSent("the reason")
