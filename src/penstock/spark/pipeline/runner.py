@@ -221,8 +221,9 @@ def _follow(
                 flow, is_new_state = _told(progress, one)
                 display.take(flow, is_new_state)
                 if flow is not None and is_new_state and flow.state is not FlowState.QUEUED:
-                    refresh.end()
                     tables.record_written()
+                if flow is not None and is_new_state and flow.state is FlowState.RUNNING:
+                    refresh.end()  # Spark starts no flow before all tables are empty
         thread.join()
     # The last progress reports arrived before the block ended.
     while not news.empty():
