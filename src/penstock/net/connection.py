@@ -12,9 +12,9 @@ Bounds: frame size by API, requests in flight, queued reply bytes, and memory fo
 grows only as bytes really arrive, so that announcing a large frame costs the announcer, not the broker.
 
 Fairness: in one turn of the loop a connection passes on requests worth at most TURN_BUDGET or TURN_S, and it reads at
-most MAX_READ_BYTES at a time. Connections with more to do wait in one line, and one of them is served in each turn
-(`net.waiting_line`). So a client that sends now and then waits for at most one budget, however many others send without
-a pause. Nodes of the cluster have their own turns.
+most MAX_READ_BYTES at a time, or COLD_READ_BYTES into memory that it uses for the first time. Connections with more to
+do wait in one line, and one of them is served in each turn (`net.waiting_line`). So a client that sends now and then
+waits for at most one budget, however many others send without a pause. Nodes of the cluster have their own turns.
 
 Invariant: the frame that the handler gets is a view of the receive buffer and valid only during the call. A handler
 that needs it longer copies it or calls `keep_frame`.
@@ -47,9 +47,11 @@ OTHER_FRAME_BYTES = MAX_STRANGER_FRAME_BYTES  # for keys that are not served: en
 
 INITIAL_BUFFER_BYTES = 16 << 10
 STEADY_BUFFER_BYTES = 1 << 20
+MAPPED_BUFFER_BYTES = 128 << 10
 SPARE_BYTES = 64 << 10
 IDLE_BUFFER_S = 10.0  # after that a connection returns to its initial buffer
 MAX_READ_BYTES = 256 << 10
+COLD_READ_BYTES = 64 << 10  # into pages that the system has yet to provide: three times as expensive
 TURN_BUDGET = 32
 TURN_S = 0.00015  # the turn ends after the request that exceeds it; a typical request takes a tenth of it
 LARGE_REPLY_BYTES = 16 << 10  # sent at once, so that the time of sending counts
@@ -124,6 +126,7 @@ class Connection:
         "_refusal",
         "_start",
         "_view",
+        "_warm",
         "channel",
         "id",
         "is_closed",
@@ -156,6 +159,7 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._awaited_capacity = 0  # of the buffer that waits for memory
         self._start = self._end = 0
+        self._warm = INITIAL_BUFFER_BYTES
         self._next_slot = self._head_slot = 0
         self._ready: dict[int, list[Part]] = {}
         self._out: list[Part] = []
@@ -204,10 +208,14 @@ class Connection:
     # -- bytes in -----------------------------------------------------------------------
 
     def receive_buffer(self) -> memoryview:
-        return self._view[self._end : self._end + MAX_READ_BYTES]
+        end = self._end
+        warm = self._warm - end
+        return self._view[end : end + (min(warm, MAX_READ_BYTES) if warm > 0 else COLD_READ_BYTES)]
 
     def received(self, size: int) -> None:
-        self._end += size
+        end = self._end = self._end + size
+        if end > self._warm:
+            self._warm = end
         self.last_active = self._loop.time()
         self._process()
 
@@ -374,7 +382,7 @@ class Connection:
             self._shrink_buffer(INITIAL_BUFFER_BYTES)
 
     def _replace_buffer(self, capacity: int) -> None:
-        if self._has_grown(capacity):
+        if self._was_resized(capacity):
             return
         pending = self._end - self._start
         buffer = _new_buffer(capacity)
@@ -382,11 +390,12 @@ class Connection:
         view[:pending] = self._view[self._start : self._end]
         self._buffer, self._view = buffer, view
         self._start, self._end = 0, pending
+        self._warm = pending if isinstance(buffer, mmap) else capacity
 
-    def _has_grown(self, capacity: int) -> bool:
-        """Grows the buffer in place, without a copy, if that is possible."""
+    def _was_resized(self, capacity: int) -> bool:
+        """Resizes the buffer in place, without a copy and with its warm pages, if that is possible."""
         buffer = self._buffer
-        if self._start or not isinstance(buffer, mmap) or capacity < len(buffer):
+        if self._start or not isinstance(buffer, mmap) or capacity < MAPPED_BUFFER_BYTES or capacity < self._end:
             return False
         self._view.release()
         try:
@@ -395,6 +404,7 @@ class Connection:
             return False
         finally:
             self._view = memoryview(buffer)
+        self._warm = min(self._warm, capacity)
         return True
 
     # -- replies out --------------------------------------------------------------------
@@ -497,8 +507,8 @@ class Connection:
 
 
 def _new_buffer(capacity: int) -> bytearray | mmap:
-    """A mapping gets its pages as bytes arrive. A bytearray is zeroed first: a millisecond for megabytes."""
-    if capacity >= STEADY_BUFFER_BYTES:
+    """A mapping gets its pages as bytes arrive. A bytearray is zeroed first: 0.3 ms for a megabyte."""
+    if capacity >= MAPPED_BUFFER_BYTES:
         with suppress(OSError):  # the system limits the number of mappings
             return mmap(-1, capacity, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     return bytearray(capacity)

@@ -10,10 +10,12 @@ import pytest
 
 from penstock.net.channel import HIGH_WATER_BYTES
 from penstock.net.connection import (
+    COLD_READ_BYTES,
     INITIAL_BUFFER_BYTES,
     LARGE_REPLY_BYTES,
     MAX_READ_BYTES,
     OTHER_COST,
+    STEADY_BUFFER_BYTES,
     TURN_BUDGET,
     TURN_S,
     Connection,
@@ -376,22 +378,38 @@ async def test_a_large_answer_leaves_before_the_next_request() -> None:
     assert harness.channel.sends == 3
 
 
-async def test_reads_are_bounded() -> None:
-    harness = Harness()
-    harness.feed(frame(PIPELINED_KEY, bytes(MAX_FRAME - 100))[:-1])
-    assert len(harness.connection.receive_buffer()) >= 1
+def _reads(harness: Harness, data: bytes) -> list[int]:
     sizes: list[int] = []
-    rest = memoryview(frame(PIPELINED_KEY, bytes(MAX_FRAME - 100)) * 2)
-    other = Harness()
+    rest = memoryview(data)
     while rest:
-        buffer = other.connection.receive_buffer()
+        buffer = harness.connection.receive_buffer()
         size = min(len(buffer), len(rest))
         buffer[:size] = rest[:size]
-        other.connection.received(size)
+        del buffer  # as a channel drops it
+        harness.connection.received(size)
         sizes.append(size)
         rest = rest[size:]
+    return sizes
+
+
+async def test_reads_into_fresh_memory_are_short() -> None:
+    """The system provides its pages within the read: 256 KB take 0.12 ms instead of 0.03."""
+    harness = Harness()
+    large = frame(PIPELINED_KEY, bytes(STEADY_BUFFER_BYTES - 100))
+    assert max(_reads(harness, large)) == COLD_READ_BYTES
+    assert max(_reads(harness, large)) == MAX_READ_BYTES
+    assert len(harness.handled) == 2
+
+
+async def test_memory_stays_warm_when_a_buffer_shrinks_in_place() -> None:
+    harness = Harness(limits=ConnectionLimits(4 * MAX_FRAME, 5, frozenset({PIPELINED_KEY})))
+    larger = frame(PIPELINED_KEY, bytes(STEADY_BUFFER_BYTES * 2))
+    _reads(harness, larger)
+    assert len(harness.connection._buffer) == STEADY_BUFFER_BYTES
+    sizes = _reads(harness, larger)
     assert max(sizes) == MAX_READ_BYTES
-    assert len(other.handled) == 2
+    assert COLD_READ_BYTES in sizes  # what was given back is fresh again
+    assert len(harness.handled) == 2
 
 
 async def test_a_frame_that_is_kept_survives_the_next() -> None:
