@@ -101,8 +101,13 @@ class CrashRun:
             for crash in round_.crashes:
                 if self.crashes.total < self._wanted:
                     self._crash(crash)
+                    step = crash.step or "a random moment"
+                    print(
+                        f"{self.crashes.total} of {self._wanted} crashes, {self.batches} batches done: "
+                        f"{crash.victim} at {step}",
+                        flush=True,
+                    )
             self._stop_driver()
-        print(f"{self.crashes.total} crashes in {self.batches} batches", flush=True)
 
     @contextmanager
     def _master(self, is_cluster: bool) -> Iterator[None]:
