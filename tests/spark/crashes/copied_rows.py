@@ -102,7 +102,7 @@ def compare(expected: Counter[Row], found: Counter[Row]) -> Verdict:
 
 def judge(servers: str, topic: str, count: int) -> Verdict:
     """On what a reader of committed records sees, and on transactions of the whole cluster."""
-    cluster = _cluster(servers)
+    cluster = cluster_at(servers)
     try:
         partitions = [Partition(topic, number) for number in range(len(cluster.topics([topic])[topic].partitions))]
         asked = dict.fromkeys(partitions, LATEST_MS)
@@ -140,6 +140,6 @@ def read_committed(servers: str, topic: str, partitions: int) -> Iterator[Row]:
     consumer.close()
 
 
-def _cluster(servers: str) -> BlockingCluster:
+def cluster_at(servers: str) -> BlockingCluster:
     addresses = (address.rsplit(":", 1) for address in servers.split(","))
     return BlockingCluster([(host, int(port)) for host, port in addresses])

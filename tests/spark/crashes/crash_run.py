@@ -151,9 +151,13 @@ class CrashRun:
             self._arm(crash)
             self._await_reached(crash)
         self.crashes.add(crash)
-        self._grow()
-        if crash.victim is Victim.BROKER:
+        if self._brokers.serve_without_one or crash.victim is not Victim.BROKER:
+            self._grow()
+            if crash.victim is Victim.BROKER:
+                self._brokers.mend((SOURCE, TARGET))
+        else:
             self._brokers.mend((SOURCE, TARGET))
+            self._grow()
         if crash.victim is Victim.BROKER or self._chance.random() < 0.6:
             # Otherwise the next crash may hit the repetition of the batch.
             before = finished(self._directory)
