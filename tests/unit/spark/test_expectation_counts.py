@@ -15,7 +15,8 @@ from penstock.spark.expectations import FIRST_LINE, Declared, expect, quarantine
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgress, batch_done, view_done
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.status import StatusFile, pipeline_status, read_status
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
+from penstock.spark.pipeline.status import pipeline_status
 from penstock.spark.pipeline.template import ProjectPlan, create_project
 
 ROWS: Any = None  # arguments are refused before the rows matter

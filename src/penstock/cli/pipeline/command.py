@@ -21,6 +21,7 @@ import click
 
 from penstock.cli.metrics import ListenAddress
 from penstock.cli.output import confirmed, show_json
+from penstock.cli.pipeline.history import history
 from penstock.cli.pipeline.job_command import master_option
 from penstock.cli.pipeline.jobs import JOBS
 from penstock.cli.pipeline.metrics import metrics_served
@@ -70,6 +71,7 @@ for job in JOBS:
     pipeline.add_command(job)
 pipeline.add_command(sinks)
 pipeline.add_command(show)
+pipeline.add_command(history)
 pipeline.add_command(sql)
 
 
@@ -235,10 +237,11 @@ def run(
             show(flow)
 
         def tell_retry(failed: RunFailed, when: str) -> None:
-            status.end_run(failed.report.flows)
+            status.end_run(failed.report.flows, failed.report.seconds, str(failed.error))
+            status.begin_run()
             say(f"{failed.error} ({when})")
 
-        status.change(state="running")
+        status.begin_run()
         error: PipelineError | None = None
         with LagMeter(project.client_options) as meter:
             try:
@@ -253,7 +256,7 @@ def run(
                 )
             except RunFailed as failed:
                 error, report = failed.error, failed.report
-        status.end_run(report.flows)
+        status.end_run(report.flows, report.seconds, str(error or ""))
         status.end("failed" if error else "completed", str(error or ""))
         if error is None and (refreshed or full_refresh_all):
             _end_replaced(project)
@@ -492,7 +495,7 @@ def _running(
     project: PipelineProject, mode: str, master: str | None, fast_start: bool, say: Callable[[str], None]
 ) -> Iterator[tuple[PipelineEngine, Any]]:
     """Spark for the project, and its status file, which records every outcome."""
-    from penstock.spark.pipeline.status import StatusFile
+    from penstock.spark.pipeline.runs.status_file import StatusFile
 
     _needs_spark()
     from penstock.spark.pipeline.definitions import checked_definitions

@@ -25,7 +25,7 @@ STATES = ("starting", "running", "waiting", "stopped", "failed", "interrupted")
 
 def metrics_served(project: PipelineProject, address: Address | None) -> AbstractContextManager[Address | None]:
     """Serves them meanwhile. Raises PenstockError if the address cannot be used."""
-    from penstock.spark.pipeline.status import read_status
+    from penstock.spark.pipeline.runs.status_file import read_status
     from penstock.spark.pipeline.table_upkeep import table_sizes
 
     return serve_metrics(lambda: metrics_page(project.name, read_status(project), table_sizes(project)), address)
@@ -69,8 +69,27 @@ def _families(pipeline: str, told: Mapping[str, Any]) -> Iterator[Family]:
         of_all,
         [((pipeline,), float(told.get("failures", 0)))],
     )
+    last: Mapping[str, Any] = told.get("last_run") or {}
+    yield gauge(
+        "penstock_pipeline_last_run_seconds",
+        "How long the last run took.",
+        of_all,
+        [((pipeline,), float(last["seconds"]))] if last else [],
+    )
+    yield gauge(
+        "penstock_pipeline_last_run_ended_seconds",
+        "When the last run ended, in seconds since 1970.",
+        of_all,
+        [((pipeline,), datetime.fromisoformat(last["ended"]).timestamp())] if last else [],
+    )
     flows: Mapping[str, Any] = told.get("flows", {})
     of_flow = ("pipeline", "flow")
+    yield counter(
+        "penstock_pipeline_flow_failures_total",
+        "Runs in which the flow failed since the last reset of the project.",
+        of_flow,
+        list(_totals(pipeline, flows, "failures_total")),
+    )
     yield gauge(
         "penstock_pipeline_flow_failed",
         "1 if the flow failed in its last run.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -121,6 +122,20 @@ def status_object(found: PipelineStatus) -> dict[str, Any]:
         "last": {name: found.last.get(name) for name in ("mode", "pid", "started", "ended", "runs", "message")},
         "broken_definitions": found.last.get("broken"),
         "flows": [_flow_object(one) for one in found.flows],
+        "history": [asdict(run) for run in found.runs],
+        "removed_flows": [
+            {
+                "flow": one.flow,
+                "keeps_versions": [
+                    {"table": table, "from": first, "newest": newest}
+                    for table, (first, newest) in one.kept_from.items()
+                ],
+                "released_by": one.command,
+                "also_resets": list(one.also_reset),
+                "also_deletes": list(one.also_deleted),
+            }
+            for one in found.removed
+        ],
         "problems": list(found.problems),
         "error": None,
     }

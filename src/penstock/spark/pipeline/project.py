@@ -157,6 +157,10 @@ class PipelineProject:
         return self.state / "status.json"
 
     @property
+    def history_path(self) -> Path:
+        return self.state / "history.jsonl"
+
+    @property
     def tables_path(self) -> Path:
         return self.state / "tables.json"
 

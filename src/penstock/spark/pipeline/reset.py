@@ -22,7 +22,7 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.locations import TableLocations, same_table
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.status import read_status
+from penstock.spark.pipeline.runs.status_file import read_status
 from penstock.spark.state_files import replace_text, sync_directory
 
 VERSION = 1

@@ -23,8 +23,8 @@ from penstock.spark.pipeline.errors import DefinitionError, FlowFailed, Pipeline
 from penstock.spark.pipeline.groups import FlowGroups
 from penstock.spark.pipeline.lag import LagMeter
 from penstock.spark.pipeline.runner import RunFailed, RunReport, RunScope, pause_s, run_once
+from penstock.spark.pipeline.runs.status_file import StatusFile
 from penstock.spark.pipeline.served import ServedDefinitions
-from penstock.spark.pipeline.status import StatusFile
 
 # The server drops an unused session after an hour, and workers end after a minute.
 MAX_INTERVAL_S = 1800.0
@@ -99,6 +99,7 @@ class Server:
 
     def serve(self) -> None:
         """Returns when it is stopped. Raises the error of a flow, or of the definitions, that failed too often."""
+        self._status.withdraw_run()  # Spark is there, and no run has begun
         while not self._stopping.is_set():
             self._await_broker()
             if self._stopping.is_set():
@@ -150,7 +151,7 @@ class Server:
         self._renew_settings()
         resting = self._setbacks.resting(time.monotonic())
         left_out = frozenset(self._sink_of[name] for name in resting if name in self._sink_of)
-        self._status.change(state="running", failures=self._setbacks.failures)
+        self._status.begin_run(failures=self._setbacks.failures)
         self._caught_up = None
         try:
             definitions = self._definitions.choose()
@@ -168,10 +169,10 @@ class Server:
                 return self._take_wrong_definitions(failed)
             if isinstance(failed.error, FlowFailed):
                 self._take_good_definitions()
-            self._status.end_run(failed.report.flows)
+            self._status.end_run(failed.report.flows, failed.report.seconds, str(failed.error))
             return self._take_failure(failed)
         self._take_good_definitions()
-        self._status.end_run(report.flows)
+        self._status.end_run(report.flows, report.seconds, is_whole=not left_out)
         self._status.change(message="")
         self._engine.poll_without_pause()
         self._recover([WHOLE, *report.flows])
@@ -202,8 +203,9 @@ class Server:
         self._status.change(broken=served.to_json())
         if not has_others:
             present = served.broken or failed.error  # not the last good ones, if these fail as well
-            self._status.end_run(failed.report.flows)
+            self._status.end_run(failed.report.flows, failed.report.seconds, str(present))
             return self._take_failure(RunFailed(present, failed.report))
+        self._status.withdraw_run()
         if str(before) != str(served.broken):
             assert served.good is not None
             self._say(f"{failed.error}\nThe definitions of {served.good.since} run until this is repaired.")

@@ -1,16 +1,13 @@
 """The status of a pipeline, from the status file of the last run, the checkpoints and the brokers.
 
-The file is replaced atomically, so a reader gets a consistent version. It has the results of a run. The position and
-lag of a flow come from the checkpoints and the brokers, so they are current even if nothing runs.
+The file has the results of a run. The position and lag of a flow come from the checkpoints and the brokers, so they are
+current even if nothing runs.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from penstock.model.errors import ApiError, PenstockError
@@ -19,81 +16,14 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.lag import LagMeter, PositionLag
 from penstock.spark.pipeline.lock import holder_of
-from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.state_files import replace_text
+from penstock.spark.pipeline.runs.history import PastRun
+from penstock.spark.pipeline.runs.removed_flows import RemovedFlow, removed_flows
+from penstock.spark.pipeline.runs.status_file import UNDER_WAY, last_runs, read_status
 from penstock.wire_client.requests.errors import WireClientError
 
-VERSION = 1
 UNKNOWN_LAG = "the lag is unknown"
-
-
-class StatusFile:
-    """The status file of the current run. `rows_*_total` count since the project's last reset."""
-
-    def __init__(self, project: PipelineProject, mode: str) -> None:
-        self._project = project
-        self._before = read_status(project)
-        self._state: dict[str, Any] = {
-            "version": VERSION,
-            "pipeline": project.name,
-            "mode": mode,
-            "pid": os.getpid(),
-            "state": "starting",
-            "started": _now(),
-            "ended": None,
-            "runs": 0,
-            "failures": 0,
-            "message": "",
-            "broken": None,
-            "flows": dict(self._before.get("flows", {})),
-        }
-        self._totals = {name: dict(flow) for name, flow in self._state["flows"].items()}
-        self.write()
-
-    def change(self, **fields: Any) -> None:
-        self._state.update(fields)
-        self.write()
-
-    def take(self, flow: FlowProgress) -> None:
-        """Takes the progress of a flow in the current run."""
-        before = self._totals.get(flow.name, {})
-        self._state["flows"][flow.name] = {
-            "state": str(flow.state),
-            "rows_read": None if flow.is_batch else flow.rows_read,
-            "rows_written": flow.rows_written,
-            "rows_read_total": _sum(before.get("rows_read_total"), None if flow.is_batch else flow.rows_read),
-            "rows_written_total": _sum(before.get("rows_written_total"), None if flow.is_batch else flow.rows_written),
-            "violations": dict(flow.violations),
-            "violations_total": _added(before.get("violations_total", {}), {} if flow.is_batch else flow.violations),
-            "error": flow.cause,
-            "at": _now(),
-        }
-        self.write()
-
-    def end_run(self, flows: Mapping[str, FlowProgress]) -> None:
-        """Adds the run to the totals."""
-        for flow in flows.values():
-            self.take(flow)
-        self._state["runs"] += 1
-        self._totals = {name: dict(flow) for name, flow in self._state["flows"].items()}
-        self.write()
-
-    def end(self, state: str, message: str = "") -> None:
-        self.change(state=state, message=message, ended=_now())
-
-    def write(self) -> None:
-        told = self._project.secrets.hide_all(self._state)
-        replace_text(self._project.status_path, json.dumps(told, indent=2) + "\n")
-
-
-def read_status(project: PipelineProject) -> dict[str, Any]:
-    """The last status; empty if there was no run, or one of another version."""
-    try:
-        given = json.loads(project.status_path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return given if isinstance(given, dict) and given.get("version") == VERSION else {}
+RUNS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +55,18 @@ class PipelineStatus:
     holder: str | None
     last: Mapping[str, Any]
     flows: tuple[FlowStatus, ...]
+    runs: tuple[PastRun, ...]
+    """The newest ones, oldest first."""
+    removed: tuple[RemovedFlow, ...]
     problems: tuple[str, ...] = field(default=())
-    """The reasons why something is unknown."""
+    """The reasons why something is unknown, or needs its user."""
 
 
 def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatus:
     last = read_status(project)
     holder = holder_of(project)
     state = str(last.get("state", "never run"))
-    if holder is None and state in ("starting", "running", "waiting"):
+    if holder is None and state in UNDER_WAY:
         state = "killed"  # the process ended without writing its end
     problems: list[str] = []
     if holder is None and project.reset_path.exists():
@@ -155,7 +88,10 @@ def pipeline_status(project: PipelineProject, timeout_s: float) -> PipelineStatu
             _flow_status(project, name, told.get(name, {}), checkpoints.get(name), meter, problems)
             for name in sorted({*told, *checkpoints})
         )
-    return PipelineStatus(project.name, state, holder, last, flows, tuple(dict.fromkeys(problems)))
+    removed = tuple(removed_flows(project, last))
+    problems += map(str, removed)
+    runs = tuple(last_runs(project, holder)[-RUNS:])
+    return PipelineStatus(project.name, state, holder, last, flows, runs, removed, tuple(dict.fromkeys(problems)))
 
 
 def _flow_status(
@@ -207,15 +143,3 @@ def _flow_status(
         violations_total=told.get("violations_total", {}),
         error=str(told.get("error", "")),
     )
-
-
-def _sum(before: int | None, now: int | None) -> int | None:
-    return before if now is None else (before or 0) + now
-
-
-def _added(before: Mapping[str, int], now: Mapping[str, int]) -> dict[str, int]:
-    return {name: before.get(name, 0) + now.get(name, 0) for name in {**before, **now}}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

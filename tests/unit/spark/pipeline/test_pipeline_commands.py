@@ -16,8 +16,8 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject, is_master
+from penstock.spark.pipeline.runs.status_file import StatusFile
 from penstock.spark.pipeline.served import ServedDefinitions
-from penstock.spark.pipeline.status import StatusFile
 from penstock.testing import Broker
 from support.processes.command_line import CommandLine
 

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.status import StatusFile
+from penstock.spark.pipeline.runs.status_file import StatusFile
 
 
 def samples(page: str) -> dict[tuple[str, str], float]:

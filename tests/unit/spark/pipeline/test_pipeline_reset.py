@@ -19,7 +19,7 @@ from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.reset import FullRefresh, finish_reset, pending_reset, plan_reset, reset
-from penstock.spark.pipeline.status import StatusFile, read_status
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
 
 CATALOG = "spark_catalog/default"
 

@@ -15,7 +15,7 @@ from penstock.spark.pipeline.errors import PipelineError, SparkFailed
 from penstock.spark.pipeline.graph import PipelineGraph
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport, run_once, run_with_retries
-from penstock.spark.pipeline.status import StatusFile, read_status
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
 
 
 class Engine:

@@ -20,8 +20,9 @@ from penstock.spark.pipeline.errors import DefinitionError, PipelineError
 from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
+from penstock.spark.pipeline.runs.status_file import StatusFile
 from penstock.spark.pipeline.secrets import HIDDEN, Secrets, has_reference
-from penstock.spark.pipeline.status import StatusFile, pipeline_status
+from penstock.spark.pipeline.status import pipeline_status
 from support.processes.command_line import CommandLine
 
 KEY = """\

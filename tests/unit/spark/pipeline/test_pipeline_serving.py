@@ -14,8 +14,8 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunReport, RunScope
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
 from penstock.spark.pipeline.serving import LOOK_EVERY_S, Server, Setbacks
-from penstock.spark.pipeline.status import StatusFile, read_status
 from penstock.spark.source.offsets import SourceOffset
 
 SINKS = {"results": "output_topic", "dead_letters": "dead_letter_topic"}

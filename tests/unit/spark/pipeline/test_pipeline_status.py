@@ -10,7 +10,8 @@ from penstock.spark.pipeline.events import FlowState
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.status import StatusFile, pipeline_status, read_status
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
+from penstock.spark.pipeline.status import pipeline_status
 from penstock.testing import Broker
 
 TABLE = "spark_catalog/default/events"
