@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns bench-tables tables-elsewhere property chaos chaos-cluster sink-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns bench-tables tables-elsewhere property chaos chaos-cluster sink-crashes pipeline-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ chaos-cluster: install ## Three real brokers: leaders killed for SECONDS (defaul
 
 sink-crashes: install ## Exactly once out of Spark under CRASHES (default 200) of all parts (BROKER=kafka: Apache Kafka, needs Maven and Java 17)
 	PENSTOCK_CRASHES=$(or $(CRASHES),200) PENSTOCK_CRASHES_BROKER=$(or $(BROKER),penstock) PENSTOCK_CRASHES_DELIVERY=$(or $(DELIVERY),exactly-once) PENSTOCK_CRASHES_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/crashes/test_sink_crashes.py -k whatever --timeout=0 -q -s
+
+pipeline-crashes: install ## Templates of pipelines with state, killed in mid-run CRASHES times (default 50) with SEED (default 1)
+	PENSTOCK_PIPELINE_CRASHES=$(or $(CRASHES),50) PENSTOCK_PIPELINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/templates/test_templates_killed.py --timeout=0 -q -s
 
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
 	$(BIN)/penstock sim --probes --seeds $(or $(SEEDS),500) --start $(or $(START),0)

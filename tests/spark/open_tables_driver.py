@@ -21,7 +21,7 @@ from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runner import RunFailed, RunScope, run_once
 from penstock.spark.pipeline.tables import find_table, row_count
-from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 from penstock.tables import Table
 
 DEFINITIONS = """

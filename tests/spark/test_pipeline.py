@@ -25,7 +25,7 @@ from penstock.spark.pipeline.checkpoints import flow_checkpoints
 from penstock.spark.pipeline.left_behind import all_queries
 from penstock.spark.pipeline.lock import ProjectLock
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 from penstock.tables import Table
 from support.processes.broker import BrokerProcess
 

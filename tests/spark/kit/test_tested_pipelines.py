@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.sdk import NewRecord
-from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 from penstock.testing.pipelines import PipelineFailed, SparkProcess
 
 NOWHERE = "127.0.0.1:1"

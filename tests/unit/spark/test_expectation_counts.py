@@ -17,7 +17,7 @@ from penstock.spark.pipeline.progress import BatchDone, FlowProgress, RunProgres
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
 from penstock.spark.pipeline.status import pipeline_status
-from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 
 ROWS: Any = None  # arguments are refused before the rows matter
 

@@ -85,13 +85,35 @@ def spark_options(command: Callable[P, R]) -> Callable[P, R]:
 # -- init -------------------------------------------------------------------------------
 
 
+class TemplateName(click.ParamType[str]):
+    """The names are asked for when they are needed: commands start fast."""
+
+    name = "template"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "TEMPLATE"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from penstock.spark.pipeline.templates.template import TEMPLATES
+
+        if value not in TEMPLATES:
+            self.fail(f"there is no template {value} (there are: {', '.join(TEMPLATES)})", param, ctx)
+        return str(value)
+
+
 @pipeline.command(short_help="Create a project with definitions that run as they are.")
 @click.argument("name")
 @click.option(
-    "--topic", "topics", multiple=True, default=("clicks",), show_default=True, help="Topic to read; repeatable."
+    "--template", type=TemplateName(), default="clicks", show_default=True, help="What the definitions are for."
 )
-@click.option("--output-topic", help="Topic for results (default: the first topic's name with -clean).")
-@click.option("--dead-letter-topic", help="Topic for bad records (default: the first topic's name with -dead-letters).")
+@click.option("--topic", "topics", multiple=True, help="Topic to read; repeatable (default: those of the template).")
+@click.option(
+    "--output-topic", help="Template clicks: topic for results (default: the first topic's name with -clean)."
+)
+@click.option(
+    "--dead-letter-topic",
+    help="Template clicks: topic for bad records (default: the first topic's name with -dead-letters).",
+)
 @click.option(
     "--bootstrap-server",
     "servers",
@@ -99,15 +121,29 @@ def spark_options(command: Callable[P, R]) -> Callable[P, R]:
     help=f"Brokers of the cluster (default: ${BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP_SERVERS}).",
 )
 def init(
-    name: str, topics: tuple[str, ...], output_topic: str | None, dead_letter_topic: str | None, servers: str | None
+    name: str,
+    template: str,
+    topics: tuple[str, ...],
+    output_topic: str | None,
+    dead_letter_topic: str | None,
+    servers: str | None,
 ) -> None:
-    """Create a project in a new directory NAME, with definitions that run as they are."""
-    from penstock.spark.pipeline.template import ProjectPlan, create_project
+    """Create a project in a new directory NAME, with definitions that run as they are.
+
+    \b
+    Templates:
+      clicks         checks JSON: good rows to a table and a topic, bad ones to a
+                     dead-letter topic
+      windows        counts per minute with a watermark, and rows that are too late
+      joins          a join of two topics within a bound of time: orders with payments
+      deduplication  each event once, by its id, within a watermark
+    """
+    from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 
     parent, _, base = name.rstrip("/").rpartition("/")
     target = Target.find(servers)
     target.addresses()  # raises ConfigError
-    plan = ProjectPlan.make(base, topics, output_topic, dead_letter_topic, target.servers)
+    plan = ProjectPlan.make(base, topics, output_topic, dead_letter_topic, target.servers, template)
     where = Path(parent or ("/" if name.startswith("/") else "."))
     for path in create_project(where, plan):
         click.echo(f"  {path}")

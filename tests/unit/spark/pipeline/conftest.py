@@ -6,7 +6,7 @@ import pytest
 from written_checkpoints import CheckpointWriter
 
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.template import ProjectPlan, create_project
+from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 
 NOWHERE = "127.0.0.1:1"
 

@@ -18,6 +18,7 @@ from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject, is_master
 from penstock.spark.pipeline.runs.status_file import StatusFile
 from penstock.spark.pipeline.served import ServedDefinitions
+from penstock.spark.pipeline.templates.template import TEMPLATES
 from penstock.testing import Broker
 from support.processes.command_line import CommandLine
 
@@ -43,6 +44,17 @@ def test_init(cli: CommandLine, tmp_path: Path) -> None:
     elsewhere = cli("pipeline", "init", str(tmp_path / "below" / "store"))
     assert elsewhere.code == 0
     assert (tmp_path / "below" / "store" / "README.md").is_file()
+
+
+def test_init_with_templates(cli: CommandLine, tmp_path: Path) -> None:
+    said = cli("pipeline", "init", "--help").out
+    for template in TEMPLATES:
+        assert re.search(rf"^ +{template} +\w", said, re.MULTILINE), "a line of help"
+        assert cli("pipeline", "init", f"my-{template}", "--template", template).code == 0
+        assert PipelineProject.find(tmp_path / f"my-{template}").configured_topics[0] == TEMPLATES[template].topics[0]
+    refused = cli("pipeline", "init", "store", "--template", "widows")
+    assert (refused.code, refused.out) == (2, "")
+    assert "there is no template widows (there are: clicks, windows, joins, deduplication)" in refused.err
 
 
 def test_init_of_what_cannot_be(cli: CommandLine, tmp_path: Path) -> None:

@@ -1,28 +1,14 @@
-"""The files of a new project by name. Placeholders such as $name in names and texts are filled in; $$ is a dollar."""
+"""The template `clicks`: JSON is checked, good rows go to a table and a topic, bad ones to a dead-letter topic."""
 
 from __future__ import annotations
 
-_SPECIFICATION = """\
-# A Spark pipeline. Commands in this directory: `penstock pipeline check`, `run`, `serve`, `status`, `reset`.
-name: $name
+from penstock.spark.pipeline.templates.project_files import IGNORED, Template, specification
 
-# Checkpoints. A path is relative to this file; Spark's own `spark-pipelines` needs an absolute URI (file:///...).
-storage: storage
-
-# Definitions read these settings with spark.conf. Those that begin with penstock.kafka. apply to every client of the
-# cluster (also security settings). Spark's own settings go here, too. Values are text: keep the quotes.
-# Passwords and keys: "$${env:NAME}" is an environment variable, "$${file:PATH}" is the content of a file.
-configuration:
-  penstock.kafka.bootstrap.servers: "$servers"
-  penstock.source.topics: "$topics"
+_SETTINGS = """\
   penstock.output.topic: "$output_topic"
   penstock.dead.letter.topic: "$dead_letter_topic"
   # Or at-least-once: then a batch that is repeated after a failure is in the topics twice.
   penstock.deliveryGuarantee: "exactly-once"
-
-libraries:
-  - glob:
-      include: transformations/**
 """
 
 _CLICKS = '''\
@@ -236,19 +222,16 @@ under `warehouse/` (Delta Lake, see `penstock table`), checkpoints are in `stora
 `.penstock/spark.log`.
 """
 
-_IGNORED = """\
-/.penstock/
-/storage/
-/warehouse/
-__pycache__/
-"""
-
-FILES = {
-    "spark-pipeline.yml": _SPECIFICATION,
-    "transformations/clicks.py": _CLICKS,
-    "transformations/page_stats.sql": _PAGE_STATS,
-    "tests/test_$module.py": _TEST,
-    "events.jsonl": _EVENTS,
-    "README.md": _README,
-    ".gitignore": _IGNORED,
-}
+CLICKS = Template(
+    ("clicks",),
+    {
+        "spark-pipeline.yml": specification(_SETTINGS),
+        "transformations/clicks.py": _CLICKS,
+        "transformations/page_stats.sql": _PAGE_STATS,
+        "tests/test_$module.py": _TEST,
+        "events.jsonl": _EVENTS,
+        "README.md": _README,
+        ".gitignore": IGNORED,
+    },
+    is_writing_topics=True,
+)
