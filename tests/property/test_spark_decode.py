@@ -9,8 +9,6 @@ PENSTOCK_PROPERTY_EXAMPLES sets the number of inputs.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,26 +26,11 @@ from penstock.arrow.decode.reference import ReferenceChunk
 from penstock.records.batch import CRC_START, HEADER_SIZE, MAGIC, BatchHeader, read_header
 from penstock.records.builder import seal, write_varint
 from penstock.records.compression import NAMES, compress
+from property.guarded_memory import Guarded
 
 EXAMPLES = int(os.environ.get("PENSTOCK_PROPERTY_EXAMPLES", "150"))
 TOPIC, PARTITION = "größen", 3
 LOG_APPEND_TIME, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
-PAGE = mmap.PAGESIZE
-
-
-class Guarded:
-    """A copy of `data` between two pages that must not be touched, as close as it goes to one of them."""
-
-    def __init__(self, data: bytes, *, at_the_end: bool) -> None:
-        room = -(-max(len(data), 1) // PAGE) * PAGE
-        self._memory = mmap.mmap(-1, room + 2 * PAGE)
-        begin = PAGE + (room - len(data) if at_the_end else 0)
-        self._memory[begin : begin + len(data)] = data
-        self.view = memoryview(self._memory)[begin : begin + len(data)]
-        address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        protect = ctypes.CDLL(None, use_errno=True).mprotect
-        for page in (address, address + PAGE + room):
-            assert protect(ctypes.c_void_p(page), ctypes.c_size_t(PAGE), 0) == 0, os.strerror(ctypes.get_errno())
 
 
 nullable = st.none() | st.binary(max_size=24) | st.integers(0, 400).map(lambda size: b"\xff" * size)

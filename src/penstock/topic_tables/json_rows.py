@@ -44,7 +44,7 @@ class JsonShape:
         self._values = JsonValues(fields)
 
     def shape(self, records: Any) -> Shaped:
-        columns, misfits = self._values.decode(records.column("value").to_pylist())
+        columns, misfits = self._values.decode_array(records.column("value"))
         misfits = sorted([*misfits, *self._no_partitions(columns)])
         if misfits:
             fits = [True] * records.num_rows

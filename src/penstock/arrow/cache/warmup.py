@@ -32,7 +32,12 @@ from penstock.arrow.cache.files import cache_directory
 
 WARM_UP_TIMEOUT_S = 120
 LOOK_S = 0.05
-COMPILED_PACKAGES = ("decode", "encode")
+COMPILED_PACKAGES = ("decode", "encode", "values")
+_WITHOUT = {
+    "decode": "record batches are decoded in plain Python, which is much slower",
+    "encode": "record batches are encoded in plain Python, which is much slower",
+    "values": "values are decoded one by one, which is slower",
+}
 
 logger = logging.getLogger(__name__)
 
@@ -78,13 +83,13 @@ def compile_all() -> None:
 
 @cache
 def kernels_of(package: str) -> ModuleType | None:
-    """The compiled loops of `decode` or `encode`. None without numba, with a warning: plain Python does the same."""
+    """The compiled loops of a package. None without numba, with a warning: plain Python does the same."""
     try:
         with compiled_once(package):
             return import_module(f"penstock.arrow.{package}.kernels")
     except ImportError as error:
         warnings.warn(
-            f"numba cannot be used, so record batches are {package}d in plain Python, which is much slower: {error}",
+            f"numba cannot be used, so {_WITHOUT[package]}: {error}",
             RuntimeWarning,
             stacklevel=4,
         )
@@ -176,7 +181,7 @@ def _mark(package: str) -> Path:
 
     facts = [sys.version, version("numba")]
     here = _package()
-    for name in COMPILED_PACKAGES:  # encode's kernels use decode's
+    for name in COMPILED_PACKAGES:  # the others' kernels use decode's
         for source in sorted((here / name).rglob("*.py")):
             found = source.stat()
             facts.append(f"{source} {found.st_size} {found.st_mtime_ns}")  # numba identifies files in the same way

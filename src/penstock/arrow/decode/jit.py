@@ -14,6 +14,7 @@ from penstock.arrow.cache.warmup import place_numba_cache
 place_numba_cache()  # numba reads the setting at import
 
 import numba  # noqa: E402
+from llvmlite import ir  # noqa: E402
 from numba.core import cgutils, types  # noqa: E402
 from numba.extending import intrinsic  # noqa: E402
 
@@ -28,6 +29,9 @@ SOURCE = types.Array(types.uint8, 1, "C", readonly=True)  # also bytes objects
 INT32S = types.Array(types.int32, 1, "C")
 INT64S = types.Array(types.int64, 1, "C")
 TABLE = types.Array(types.int64, 2, "C")
+ENDS = types.Array(types.int32, 2, "C")
+MARKS = types.Array(types.uint8, 2, "C")
+OFFSETS = types.Array(types.int32, 1, "C", readonly=True)
 
 _OPTIONS = {"nogil": True, "error_model": "numpy"}
 
@@ -76,3 +80,95 @@ def copy_bytes(_: Any, target: Any, to: Any, source: Any, at: Any, size: Any) ->
         return context.get_dummy_value()
 
     return types.void(target, to, source, at, size), generate
+
+
+# Access to memory by address. A part that is given arrays counts references to them, atomically: that takes longer than
+# the work of a small part. Nothing is checked.
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_byte(_: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        return builder.zext(builder.load(place, typ=ir.IntType(8)), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_byte(_: Any, at: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        builder.store(builder.trunc(args[1], ir.IntType(8)), place)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_int(_: Any, at: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), typ=ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_int(_: Any, at: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.IntType(64).as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_double(_: Any, at: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], ir.DoubleType().as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_memory(_: Any, to: Any, at: Any, size: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.IntType(8).as_pointer()
+        cgutils.raw_memcpy(builder, builder.inttoptr(args[0], kind), builder.inttoptr(args[1], kind), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def special_bytes(_: Any, at: Any) -> Any:
+    """The bytes that end a plain run within a JSON string, of the 32 from `at` on: a bit for each, the first is lowest.
+
+    They are quotes, backslashes, control characters, and all that is not ASCII.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.IntType(8), 32)
+        block = builder.load(builder.inttoptr(args[0], vector.as_pointer()), typ=vector)
+        block.align = 1
+
+        def all_of(byte: int) -> Any:
+            return ir.Constant(vector, [byte] * 32)
+
+        found = builder.icmp_unsigned("==", block, all_of(0x22))
+        found = builder.or_(found, builder.icmp_unsigned("==", block, all_of(0x5C)))
+        found = builder.or_(found, builder.icmp_signed("<", block, all_of(0x20)))  # what is not ASCII is negative
+        return builder.zext(builder.bitcast(found, ir.IntType(32)), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def lowest_bit(_: Any, bits: Any) -> Any:
+    """The position of the lowest bit that is set; there must be one."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.int64), generate

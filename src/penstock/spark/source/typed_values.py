@@ -49,9 +49,9 @@ class TypedRows:
         return map(self._typed, batches) if self.is_decoding else batches
 
     def _typed(self, records: RecordBatch) -> RecordBatch:
-        values = records.column(VALUE).to_pylist()
-        columns, misfits = self._values.decode(values)
-        bad = [misfit for misfit in misfits if values[misfit.at] is not None]
+        values = records.column(VALUE)
+        columns, misfits = self._values.decode_array(values)
+        bad = [misfit for misfit in misfits if values[misfit.at].is_valid]
         if bad and self._on_bad == FAIL:
             raise _failure(records, bad[0])
         made: dict[str, Any] = {}
@@ -59,7 +59,7 @@ class TypedRows:
             nulls = _flags(len(values), misfits) if misfits else None
             made[VALUE] = pa.StructArray.from_arrays(columns, fields=list(self._struct), mask=nulls)
         made[ERROR] = _sparse(len(values), [(misfit.at, misfit.reason) for misfit in bad], pa.string())
-        made[BAD] = _sparse(len(values), [(misfit.at, values[misfit.at]) for misfit in bad], pa.binary())
+        made[BAD] = _sparse(len(values), [(misfit.at, values[misfit.at].as_py()) for misfit in bad], pa.binary())
         arrays = [made[name] if name in made else records.column(name) for name in self._schema.names]
         rows = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         return rows.filter(pa.compute.invert(_flags(len(values), bad))) if bad and self._on_bad == DROP else rows

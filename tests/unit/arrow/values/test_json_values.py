@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
-from penstock.arrow.values import JsonValues, parse_schema
+from penstock.arrow.values import JsonValues, json_columns, json_values, parse_schema
 from penstock.arrow.values.json_values import NO_VALUE
+from penstock.model.errors import ConfigError
 
 SCHEMA = parse_schema("id long not null, user struct<country: string not null>, price decimal(5, 2), at timestamp")
 
@@ -36,3 +38,48 @@ def test_columns_have_the_types_that_are_asked_for() -> None:
 def test_nothing_to_decode() -> None:
     columns, misfits = JsonValues(SCHEMA).decode([])
     assert ([len(column) for column in columns], misfits) == ([0, 0, 0, 0], [])
+
+
+def test_names_within_structs_may_be_any_text() -> None:
+    schema = parse_schema("größe struct<`tiefe in m`: double, 日本: string, `a\\nb`: int, n: int>")
+    values = [
+        '{"größe": {"tiefe in m": 1.5, "日本": "x"}}'.encode(),
+        '{"größe": {"a\\nb": 1, "n": 2}}'.encode(),  # a line feed, which the schema does not have
+        '{"größe": {"n": 3, "a\\\\nb": 4}}'.encode(),
+    ]
+    nothing = {"tiefe in m": None, "日本": None, "a\\nb": None, "n": None}
+    for columns, misfits in (JsonValues(schema).decode(values), JsonValues(schema).decode_array(pa.array(values))):
+        assert columns[0].to_pylist() == [
+            nothing | {"tiefe in m": 1.5, "日本": "x"},
+            nothing | {"n": 2},
+            nothing | {"n": 3, "a\\nb": 4},
+        ]
+        assert misfits == []
+    with pytest.raises(ConfigError, match=r"column 'q\"q': a name may have neither quotes, backslashes nor control"):
+        JsonValues(parse_schema('`q"q` int'))
+
+
+def test_null_in_place_of_bytes() -> None:
+    """Arrow lets a null have bytes. They are no value."""
+    values = pa.array([b'{"id": 1}', b'{"id": 2}'])
+    buffers = values.buffers()
+    hidden = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x01"), *buffers[1:]])
+    columns, misfits = JsonValues(SCHEMA).decode_array(hidden)
+    assert columns[0].to_pylist() == [1, None]
+    assert misfits == [(1, NO_VALUE)]
+
+
+def test_the_ways_are_mixed_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain rows, rows that only the careful way takes, and rows that do not fit."""
+    values = [b'{"id": 1}', b'{"id": 1, "id": 2}', b"{", None, b'{"id": 3, "price": "1.5"}', b'{"id": 4}', b'{"id": 5}']
+    values = [*values, b'{"id": 6, "price": 123456.7}', b'{"id": 7, "at": 0}', b'{"id": 8}', b'{"id": 9}']
+    found = JsonValues(SCHEMA).decode_array(pa.array(values))
+    assert found.columns[0].to_pylist() == [1, 2, None, None, 3, 4, 5, None, 7, 8, 9]
+    assert [misfit.at for misfit in found.misfits] == [2, 3, 7]
+    assert found == JsonValues(SCHEMA).decode(values)
+    # Too much for one block of memory, and without numba.
+    with monkeypatch.context() as patch:
+        patch.setattr(json_columns, "MAX_TEXT", 8)
+        assert found == JsonValues(SCHEMA).decode_array(pa.array(values))
+    monkeypatch.setattr(json_values, "kernels_of", lambda package: None)
+    assert found == JsonValues(SCHEMA).decode_array(pa.array(values))
