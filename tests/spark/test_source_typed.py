@@ -95,3 +95,22 @@ def test_a_stream_that_is_started_again(spark: SparkSession, topics: Topics, che
     found = run("id long not null, name string")
     assert found[:-1] == sorted(((n, None) for n in range(12)), key=str)
     assert found[-1][1] == "Expected `object`, got `array`"
+
+
+def test_avro_columns(spark: SparkSession, topics: Topics) -> None:
+    order = (
+        '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "note", '
+        '"type": ["null", "string"]}, {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}}]}'
+    )
+    topic = topics.create()
+    values = [b"\x02\x02\x06caf\x02", b"\x04\x00\x00", b"\x02\x03", None]
+    topics.fill(topic, ((b"k", value) for value in values), 0)
+    frame = (
+        spark.read.format("penstock").options(**options(topics, topic, valueFormat="avro", valueSchema=order)).load()
+    )
+    assert frame.schema["value"].dataType.simpleString() == "struct<id:bigint,note:string,at:timestamp>"
+    first, second, broken, tombstone = frame.orderBy("offset").collect()
+    assert first.value.asDict() == {"id": 1, "note": "caf", "at": datetime(1970, 1, 1, 0, 0, 0, 1000)}
+    assert second.value.asDict() == {"id": 2, "note": None, "at": datetime(1970, 1, 1)}
+    assert (broken.value, bytes(broken.badValue), tombstone.value, tombstone.badValue) == (None, values[2], None, None)
+    assert broken.valueError.startswith("Avro is malformed: ")

@@ -2,7 +2,8 @@
 
     json_values.py   decodes JSON, and says of each value that does not fit why
     json_columns.py  does the plain ones quickly, by loops that numba compiles (kernels.py)
-    decoded.py       what decoding gives
+    avro_values.py   decodes Avro records, one by one
+    decoded.py       what decoding gives; prefix.py: the number of a schema before a value
     schema_text.py   has schemas as text
 
 It knows no topics, tables or Spark: who decodes values decides what becomes of those that do not fit.

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.arrow.decode import KAFKA_SCHEMA
-from penstock.arrow.values import JsonValues, Misfit
+from penstock.arrow.values import Misfit
 from penstock.model.errors import PenstockError
 from penstock.spark.source.value_options import BAD, DROP, ERROR, FAIL, NULL, ON_BAD, SCHEMA, VALUE, ValueOptions
 
@@ -42,7 +42,7 @@ class TypedRows:
         self.columns: Any = pa.schema(list(needed.values()))
         """What the rows are made of, for the decoder of record batches."""
         self._struct = schema.field(VALUE).type if VALUE in schema.names else None
-        self._values = JsonValues(options.fields(), self._struct and [field.type for field in self._struct])
+        self._values = options.decoder(self._struct and [field.type for field in self._struct])
 
     def rows(self, batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         """Raises BadValue."""

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +18,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from penstock.arrow.decode import KAFKA_SCHEMA
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options.known import InvalidOption
+from penstock.spark.source import schema_registry
 from penstock.spark.source.columns import arrow_schema, check_schema, source_schema
 from penstock.spark.source.options import SourceOptions
 from penstock.spark.source.typed_values import BadValue, TypedRows
@@ -113,10 +121,168 @@ def test_a_user_s_schema() -> None:
         check_schema(StructType([StructField("badValue", LongType())]))
 
 
+def test_avro_as_columns(tmp_path: Path) -> None:
+    pytest.importorskip("fastavro")
+    fields = [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}]
+    text = json.dumps({"type": "record", "name": "R", "fields": fields})
+    (tmp_path / "r.avsc").write_text(text)
+    for schema in (text, str(tmp_path / "r.avsc"), (tmp_path / "r.avsc").as_uri()):
+        given = {"subscribe": "t", "valueFormat": "avro", "valueSchema": schema}
+        options = SourceOptions.for_batch(given).values
+        assert options == ValueOptions(text, kind="avro")
+        assert PenstockDataSource(given).schema()["value"].dataType.simpleString() == "struct<id:bigint,name:string>"
+    assert options is not None
+    rows = rows_of(options, values=[b"\x02\x02\x02x", b"\x02\x01", None]).to_pylist()
+    assert [row["value"] for row in rows] == [{"id": 1, "name": "x"}, None, None]
+    assert [row["badValue"] for row in rows] == [None, b"\x02\x01", None]
+    assert rows[1]["valueError"].startswith("Avro is malformed: ")
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_protobuf_as_columns(tmp_path: Path) -> None:
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="Click").field.add(name="id", number=1, type=3, label=1)
+    described = tmp_path / "a.desc"
+    described.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    given = {"subscribe": "t", "valueFormat": "protobuf", "valueSchema": str(described), "valueMessage": "shop.Click"}
+    assert PenstockDataSource(given).schema()["value"].dataType.simpleString() == "struct<id:bigint>"
+    options = SourceOptions.for_batch(given).values
+    assert options is not None
+    described.unlink()  # workers have no such file
+    rows = rows_of(pickle.loads(pickle.dumps(options)), values=[b"\x08\x07", b"\x08", b"", None]).to_pylist()
+    assert [row["value"] for row in rows] == [{"id": 7}, None, {"id": 0}, None]
+    assert [row["badValue"] for row in rows] == [None, b"\x08", None, None]
+    described.write_bytes(options.descriptors)
+    with pytest.raises(InvalidOption, match="option 'valueSchema': it has no message 'Clock'; messages in it: "):
+        SourceOptions.for_batch(given | {"valueMessage": "Clock"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "module", "extra"), [("avro", "fastavro", "avro"), ("protobuf", "google", "protobuf")]
+)
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch, kind: str, module: str, extra: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"penstock.arrow.values.{kind}_values", raising=False)
+    monkeypatch.setattr("builtins.__import__", _without(module))
+    with pytest.raises(InvalidOption, match=rf"run pip install 'penstock\[{extra}\]'"):
+        ValueOptions("{}", kind=kind).decoder()
+
+
+def _without(module: str) -> Any:
+    real = __import__
+
+    def imported(name: str, *more: Any, **options: Any) -> Any:
+        if name.partition(".")[0] == module:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+        return real(name, *more, **options)
+
+    return imported
+
+
+def test_writer_schemas_come_from_the_registry() -> None:
+    pytest.importorskip("fastavro")
+    schema = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    known = {5: {"schema": json.dumps(schema)}, 6: {"schema": "syntax = 'proto3';", "schemaType": "PROTOBUF"}}
+    asked: list[tuple[str, str | None]] = []
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            found = known.get(int(self.path.rpartition("/")[2]))
+            body = json.dumps(found or {"error_code": 40403, "message": "Schema not found"}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *said: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://me:s%20cret@127.0.0.1:{server.server_port}/"
+        given = {"subscribe": "t", "valueFormat": "avro", "schemaRegistry": url, "valueSchemaId": "5"}
+        try:
+            options = SourceOptions.for_batch(given).values
+            assert options is not None
+            values = [b"\0\0\0\0\5\x02", b"\0\0\0\0\6\x02", b"\0\0\0\0\7\x02", b"\x02"]
+            rows = rows_of(options, values=[*values, *values]).to_pylist()
+            with pytest.raises(
+                InvalidOption, match="option 'valueSchemaId' is 9: it is not in the registry http://127"
+            ):
+                SourceOptions.for_batch(given | {"valueSchemaId": "9"})
+        finally:
+            server.shutdown()
+            thread.join()
+    assert [row["value"] for row in rows] == [{"id": 1}, None, None, None] * 2
+    assert [row["valueError"] and row["valueError"].partition(" http")[0] for row in rows[:4]] == [
+        None,
+        "its schema 6: it is of type PROTOBUF in the registry",
+        "its schema 7: it is not in the registry",
+        "it does not begin with byte 0 and the number of a schema",
+    ]
+    paths = [path for path, _ in asked]
+    assert paths.count("/schemas/ids/5") == paths.count("/schemas/ids/7") == 1
+    assert {credentials for _, credentials in asked} == {"Basic bWU6cyBjcmV0"}
+
+
+def test_a_registry_that_does_not_answer_is_no_bad_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fastavro")
+    monkeypatch.setattr(schema_registry, "PAUSE_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    text = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+    with pytest.raises(schema_registry.RegistryUnavailable, match=r"does not give schema 5: .*refused"):
+        rows_of(ValueOptions(text, kind="avro", registry=url), values=[b"\0\0\0\0\5\x02"])
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"valueFormat": "avro"}, "option 'valueFormat' is 'avro': write json or binary"),
+        ({"valueFormat": "xml"}, "option 'valueFormat' is 'xml': write json, avro, protobuf or binary"),
+        (
+            {"valueFormat": "avro"},
+            "option 'valueFormat' is avro: give a record schema with the option 'valueSchema', as J",
+        ),
+        (
+            {"valueFormat": "avro", "valueSchema": "/no/such.avsc"},
+            "the file /no/such.avsc cannot be read: No such file",
+        ),
+        (
+            {"valueFormat": "avro", "valueSchema": '{"type": "int"}'},
+            "option 'valueSchema': the Avro schema is no record",
+        ),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "r:8081"},
+            "option 'schemaRegistry' is 'r:8081': give a URL, such as",
+        ),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "http://localhost:1"},
+            "or with 'valueSchemaId' the number of one in the registry",
+        ),
+        (
+            {"valueFormat": "avro", "valueSchema": "{}", "valueSchemaId": "one"},
+            "option 'valueSchemaId' is 'one': give the number of a schema",
+        ),
+        (
+            {"valueFormat": "json", "valueSchema": "id long", "valueSchemaId": "1"},
+            "option 'valueSchemaId' is for valueFormat=avro or protobuf: it is json",
+        ),
+        (
+            {"valueFormat": "protobuf", "schemaRegistry": "http://localhost:1"},
+            "option 'schemaRegistry' is for valueFormat=avro: it is protobuf",
+        ),
+        ({"valueFormat": "protobuf"}, "the path of a file that protoc --descriptor_set_out wrote"),
+        (
+            {"valueFormat": "protobuf", "valueSchema": "x"},
+            "give with the option 'valueMessage' the full name of a mess",
+        ),
+        (
+            {"valueFormat": "protobuf", "valueSchema": "/no/such", "valueMessage": "M"},
+            "option 'valueSchema': the file /no/such cannot be read",
+        ),
         ({"valueFormat": "json"}, "give the fields with the option 'valueSchema', such as 'id long, name string'"),
         ({"valueSchema": "id long"}, "option 'valueSchema' is for typed values: give the option 'valueFormat'"),
         ({"onBadValue": "drop"}, "option 'onBadValue' is for typed values: give the option 'valueFormat'"),
