@@ -29,7 +29,7 @@ from penstock.spark.pipeline.project import SERVERS_KEY, PipelineProject
 from penstock.spark.pipeline.templates.template import ProjectPlan, create_project
 from penstock.tables import Table
 
-CRASHES = int(os.environ.get("PENSTOCK_PIPELINE_CRASHES", "2"))
+CRASHES = int(os.environ.get("PENSTOCK_PIPELINE_CRASHES", "1"))
 SEED = int(os.environ.get("PENSTOCK_PIPELINE_SEED", "1"))
 STATEFUL = ("views_per_minute", "order_payments", "unique_events")
 TOPICS = {
@@ -153,9 +153,9 @@ class Run:
             )
 
     def kill_in_mid_run(self, pause_s: float) -> None:
-        """When every flow with state has planned a batch in this run, and a moment later."""
+        """When every flow with state has planned its second new batch in this run, and a moment later."""
         deadline = time.monotonic() + TIMEOUT_S
-        while any(self._planned()[flow] == self._before[flow] for flow in STATEFUL):
+        while any(self._planned()[flow] < self._before[flow] + 2 for flow in STATEFUL):
             assert self._process.poll() is None, self._log.read_text()
             assert time.monotonic() < deadline, self._log.read_text()
             time.sleep(0.02)

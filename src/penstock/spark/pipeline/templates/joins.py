@@ -111,6 +111,10 @@ def test_orders_find_their_payments_in_time(penstock_pipeline):
     pipeline.produce("$last_topic", [payment("o-3", "12:50"), payment("o-2", "13:30"), payment("o-9", "15:30")])
     pipeline.run()
     assert pairs(pipeline) == [*paid, ("o-3", "12:50")]
+    pipeline.produce("$first_topic", [order("o-9", "15:00")])
+    pipeline.produce("$last_topic", [payment("o-8", "15:31")])
+    pipeline.run()
+    assert pairs(pipeline) == [*paid, ("o-2", None), ("o-3", "12:50"), ("o-9", "15:30")]
 '''
 
 _ORDERS = """\
