@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns bench-tables tables-elsewhere property chaos chaos-cluster sink-crashes pipeline-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
+.PHONY: help install demo test test-spark test-install check format bench bench-partitions bench-groups bench-spark bench-cluster bench-turns bench-tables table-crashes tables-elsewhere property chaos chaos-cluster sink-crashes pipeline-crashes sim sim-bugs compaction fuzz fuzz-http hostile test-kafka-jars txn-copier conformance codecs reference structure docs pictures clean
 
 help: ## List what can be made
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-turns: install ## How long the event loop is held: cold reads, offsets by 
 bench-tables: install ## Table formats: delta-rs and pyiceberg beside the tables of Penstock (ARGS='--only appends --scale 0.1')
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'pyiceberg[sql-sqlite,pyarrow]'
 	$(BIN)/python -m bench.tables $(ARGS)
+
+table-crashes: install ## Tables while all that writes them is killed: CRASHES (default 100) of pipelines, as many of followed topics (SEED=)
+	PENSTOCK_TABLE_CRASHES=$(or $(CRASHES),100) PENSTOCK_TABLE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/crashes/test_crashed_tables.py -k 'followed or pipeline' --timeout=0 -q -s
 
 tables-elsewhere: install ## The rows of a table as DuckDB, Polars and Spark 3.5 with Delta's connector read them (needs Java 17, Maven, PyPI)
 	$(BIN)/python -m bench.elsewhere
