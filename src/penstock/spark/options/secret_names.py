@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 
 SPARKS_OWN = "secret|password|token|access[.]?key|credential"
-KAFKAS = r"jaas|keystore[.]key|keystore[.]certificate|[.]pem$"
+MORE_NAMES = r"jaas|keystore[.]key|keystore[.]certificate|[.]pem$|schemaregistry"
+"""Kafka's names, which Spark does not know, and the URL of a schema registry: it may have a password."""
 
-_SECRET_NAME = re.compile(f"{SPARKS_OWN}|{KAFKAS}", re.IGNORECASE)
+_SECRET_NAME = re.compile(f"{SPARKS_OWN}|{MORE_NAMES}", re.IGNORECASE)
 
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 REDACTED_OPTIONS_DEFAULT = "(?i)url"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from penstock.spark.options.secret_names import (
-    KAFKAS,
+    MORE_NAMES,
     REDACTED_OPTIONS,
     REDACTED_OPTIONS_DEFAULT,
     REDACTED_SETTINGS,
@@ -76,12 +76,12 @@ class Secrets:
         """Spark's settings that hide the values in its list of settings and in event logs. Fixed when it starts."""
         own = configuration.get(REDACTED_SETTINGS, REDACTED_SETTINGS_DEFAULT)
         # The pattern with the values is itself a setting.
-        return {REDACTED_SETTINGS: "|".join([own, KAFKAS, _literal_dots(REDACTED_TEXT), *self._name_patterns()])}
+        return {REDACTED_SETTINGS: "|".join([own, MORE_NAMES, _literal_dots(REDACTED_TEXT), *self._name_patterns()])}
 
     def session_settings(self, configuration: Mapping[str, str]) -> dict[str, str]:
         """The same for the options of sources and sinks, and for plans and pages."""
         own = configuration.get(REDACTED_OPTIONS, REDACTED_OPTIONS_DEFAULT)
-        found = {REDACTED_OPTIONS: "|".join([own, KAFKAS, _literal_dots(REDACTED_TEXT), *self._name_patterns()])}
+        found = {REDACTED_OPTIONS: "|".join([own, MORE_NAMES, _literal_dots(REDACTED_TEXT), *self._name_patterns()])}
         patterns = [configuration[REDACTED_TEXT]] if configuration.get(REDACTED_TEXT) else []
         patterns += map(re.escape, self._longest_first())
         return found | ({REDACTED_TEXT: "|".join(patterns)} if patterns else {})

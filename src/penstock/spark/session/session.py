@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model.errors import ConfigError
 from penstock.spark.options.cores import CORES_VARIABLE, cores_of
-from penstock.spark.options.secret_names import KAFKAS, REDACTED_OPTIONS, REDACTED_OPTIONS_DEFAULT, is_secret_name
+from penstock.spark.options.secret_names import MORE_NAMES, REDACTED_OPTIONS, REDACTED_OPTIONS_DEFAULT, is_secret_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ _ANYWHERE = {
     "spark.hadoop.parquet.enable.dictionary#offset": "false",
     "spark.ui.showConsoleProgress": "false",
     # Spark hides passwords in plans. It does not know Kafka's names of keys and logins.
-    REDACTED_OPTIONS: f"{REDACTED_OPTIONS_DEFAULT}|{KAFKAS}",
+    REDACTED_OPTIONS: f"{REDACTED_OPTIONS_DEFAULT}|{MORE_NAMES}",
 }
 
 # Settings for local masters: checkpoints are local files, and nobody uses the web interface.

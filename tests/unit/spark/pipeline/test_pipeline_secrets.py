@@ -129,6 +129,7 @@ def test_names() -> None:
     for name in (
         "kafka.sasl.jaas.config", "kafka.sasl.password", "kafka.ssl.keystore.key", "kafka.ssl.key.pem",
         "kafka.ssl.keystore.certificate.chain", "spark.hadoop.fs.s3a.secret.key", "kafka.ssl.key.password",
+        "schemaRegistry",
     ):  # fmt: skip
         assert is_secret_name(name), name
     for name in ("kafka.bootstrap.servers", "subscribe", "kafka.ssl.truststore.location", "kafka.sasl.mechanism"):
