@@ -80,6 +80,7 @@ class StatusFile:
             "error": flow.cause,
             "at": _now("milliseconds"),
         }
+        self._note_defined(flow.name)
         self.write()
 
     def end_run(
@@ -104,6 +105,12 @@ class StatusFile:
     def write(self) -> None:
         told = self._project.secrets.hide_all(self._state)
         replace_text(self._project.status_path, json.dumps(told, indent=2) + "\n")
+
+    def _note_defined(self, flow: str) -> None:
+        """A flow that runs is defined, even if it is new and no whole run has completed since."""
+        defined = self._state["defined"]
+        if isinstance(defined, list) and flow.lower() not in {str(name).lower() for name in defined}:
+            self._state["defined"] = sorted([*defined, flow])
 
     def _record(self, state: str, error: str, seconds: float | None = None) -> None:
         run = open_run(self._state, state)

@@ -11,7 +11,7 @@ from penstock.spark.pipeline.locations import TableLocations
 from penstock.spark.pipeline.progress import FlowProgress
 from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.pipeline.reset import plan_reset, reset
-from penstock.spark.pipeline.runs.status_file import StatusFile
+from penstock.spark.pipeline.runs.status_file import StatusFile, read_status
 from penstock.spark.pipeline.status import pipeline_status
 from penstock.tables import Table
 from support.processes.command_line import CommandLine
@@ -93,6 +93,24 @@ def test_only_a_whole_run_knows_the_flows(project: PipelineProject, error: str, 
     ran(project, "events", "results")
     ran(project, "events", error=error, is_whole=is_whole)
     assert problems(project) == []
+
+
+def test_a_new_flow_is_defined_as_soon_as_it_runs(project: PipelineProject) -> None:
+    table(project, "events", 2)
+    ran(project, "Events")
+    reader(project, "output", "copy", 1)
+    status = StatusFile(project, "run")
+    status.begin_run()
+    for name in ("copy", "events"):
+        status.take(FlowProgress(name, FlowState.RUNNING))
+    assert problems(project) == [], "it runs"
+    StatusFile(project, "run")
+    assert problems(project) == [], "the run was killed"
+    ran(project, "events", "copy", error="flow copy failed: x")
+    assert problems(project) == []
+    assert read_status(project)["defined"] == ["Events", "copy"]
+    ran(project, "events")
+    assert [one.partition(" is ")[0] for one in problems(project)] == ["flow copy"], "removed after all"
 
 
 def test_a_reset_that_is_not_possible_is_said(project: PipelineProject) -> None:
