@@ -22,7 +22,8 @@ from penstock.spark.pipeline.errors import PipelineError
 from penstock.spark.pipeline.groups import flow_group
 from penstock.spark.pipeline.locations import TableLocations, same_table
 from penstock.spark.pipeline.project import PipelineProject
-from penstock.spark.pipeline.runs.status_file import read_status
+from penstock.spark.pipeline.runs.history import add_run
+from penstock.spark.pipeline.runs.status_file import open_run, read_status
 from penstock.spark.state_files import replace_text, sync_directory
 
 VERSION = 1
@@ -273,12 +274,15 @@ class FullRefresh:
 
 def _forget(project: PipelineProject, plan: ResetPlan) -> None:
     """Clears the row counts, which count since the last reset, and the locations of deleted tables."""
+    told = read_status(project)
+    killed = open_run(told, "killed")
+    if killed is not None:  # only the status file has it, and forgets its flows now
+        add_run(project, killed)
     if plan.is_whole:
         project.status_path.unlink(missing_ok=True)
         project.tables_path.unlink(missing_ok=True)
         FullRefresh(project.state).end()
         return
-    told = read_status(project)
     if told:
         told["flows"] = {name: flow for name, flow in told.get("flows", {}).items() if name not in plan.flows}
         replace_text(project.status_path, json.dumps(told, indent=2) + "\n")

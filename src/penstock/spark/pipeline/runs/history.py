@@ -7,6 +7,7 @@ holds the project's lock. A reset leaves it alone: it tells what has happened. T
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from penstock.spark.pipeline.project import PipelineProject
 from penstock.spark.state_files import replace_text
 
 KEPT = 100
+logger = logging.getLogger(__name__)
 _SENTENCE = re.compile(r".*?[.!?](?=\s+[A-Z])")
 
 
@@ -54,25 +56,41 @@ class PastRun:
 def past_runs(project: PipelineProject) -> list[PastRun]:
     """Those in the file, oldest first. Lines that cannot be read are left out: the pipeline runs without them."""
     try:
-        lines = project.history_path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
+        lines = _lines(project)
+    except OSError:
         return []
     return [run for run in map(_parsed, lines) if run is not None]
 
 
 def add_run(project: PipelineProject, run: PastRun) -> None:
-    """A run that is there already is not added again: its process was killed before it could note the end elsewhere."""
-    runs = past_runs(project)
-    if any(one.started == run.started for one in runs):
-        return
-    told = (json.dumps(project.secrets.hide_all(asdict(one))) for one in [*runs, run][-KEPT:])
-    replace_text(project.history_path, "".join(f"{line}\n" for line in told))
+    """A run that is there already is not added again: its process was killed before it could note the end elsewhere.
+
+    Lines that cannot be read stay: another version may read them. A run does not fail because of its history.
+    """
+    try:
+        lines = _lines(project)
+        if any(one is not None and one.started == run.started for one in map(_parsed, lines)):
+            return
+        told = [*lines, json.dumps(project.secrets.hide_all(asdict(run)))][-KEPT:]
+        replace_text(project.history_path, "".join(f"{line}\n" for line in told))
+    except OSError as error:
+        path = project.relative(project.history_path)
+        logger.warning("the run is not added to %s (%s): see that this user can read and write it", path, error)
 
 
 def first_sentence(error: str) -> str:
     line = error.partition("\n")[0].strip()
     found = _SENTENCE.match(line)
     return found[0] if found else line
+
+
+def _lines(project: PipelineProject) -> list[str]:
+    """Raises OSError if the file is there and cannot be read: it must not be replaced then."""
+    try:
+        text = project.history_path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    return [line for line in text.split("\n") if line]
 
 
 def _parsed(line: str) -> PastRun | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from written_checkpoints import CheckpointWriter
 
 from penstock.cli.pipeline.metrics import metrics_page
 from penstock.spark.pipeline.events import FlowState
@@ -140,6 +142,61 @@ def test_the_newest_runs_are_kept_and_unreadable_lines_are_left_out(project: Pip
     assert past_runs(project) == runs
     project.history_path.write_bytes(b"\xff")
     assert past_runs(project) == []
+
+
+def test_what_cannot_be_read_stays(project: PipelineProject) -> None:
+    run = PastRun("0001", None, None, "run", "completed")
+    add_run(project, run)
+    newer = json.dumps({**json.loads(project.history_path.read_text()), "started": "0000", "of_a_later_version": 1})
+    with project.history_path.open("ab") as file:
+        file.write(f"{newer}\n".encode() + b"torn \xff\n")
+    add_run(project, PastRun("0002", None, None, "run", "completed"))
+    assert [one.started for one in past_runs(project)] == ["0001", "0002"]
+    lines = project.history_path.read_text().splitlines()
+    assert [json.loads(lines[0])["started"], lines[1:3], len(lines)] == [
+        "0001",
+        [newer, "torn \N{REPLACEMENT CHARACTER}"],
+        4,
+    ]
+
+
+def test_a_history_that_cannot_be_read_is_not_replaced(
+    project: PipelineProject, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_run(project, PastRun("0001", None, None, "run", "completed"))
+    before = project.history_path.read_bytes()
+    read_text = Path.read_text
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> str:
+        if path == project.history_path:
+            raise PermissionError(13, "Permission denied")
+        return read_text(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuse)
+        status = StatusFile(project, "run")
+        status.begin_run()
+        status.end_run({"events": events(1)})
+        assert past_runs(project) == []
+    assert project.history_path.read_bytes() == before
+    assert "the run is not added to .penstock/history.jsonl" in caplog.text
+    assert read_status(project)["last_run"]["state"] == "completed"
+
+
+@pytest.mark.parametrize("flow", [None, "events"])
+def test_a_reset_leaves_the_killed_run(
+    project: PipelineProject, checkpoint: CheckpointWriter, flow: str | None
+) -> None:
+    checkpoint("output", "events", [{"0": 5}])
+    killed = StatusFile(project, "run")
+    killed.begin_run()
+    killed.take(events(4, FlowState.RUNNING))
+    told = last_runs(project, None)
+    reset(project, plan_reset(project, flow))
+    assert last_runs(project, None) == told
+    assert [(run.state, len(run.flows)) for run in told] == [("killed", 1)]
+    StatusFile(project, "run")
+    assert past_runs(project) == told, "once"
 
 
 def test_a_reset_leaves_the_history(project: PipelineProject) -> None:
