@@ -61,6 +61,18 @@ def test_every_template_is_whole(tmp_path: Path, template: str) -> None:
         assert f'"{key}"' in definitions or key.startswith("penstock.kafka."), key
 
 
+@pytest.mark.parametrize("template", ["windows", "joins", "deduplication"])
+def test_a_time_in_the_future_is_bad_where_there_is_a_watermark(tmp_path: Path, template: str) -> None:
+    create_project(tmp_path, ProjectPlan.make("shop", (), None, None, "x:1", template))
+    project = PipelineProject.find(tmp_path / "shop")
+    text = "".join(path.read_text() for path in project.definition_files())
+    assert "withWatermark" in text
+    reason = text.partition("CASE WHEN")[2].partition("END")[0]
+    assert "WHEN try_to_timestamp(it.ts) > sent_at + INTERVAL 1 DAY THEN 'ts is in the future'" in reason
+    assert 'alias("sent_at")' in text
+    assert '"ts is in the future"' in (project.root / "tests" / "test_shop.py").read_text()
+
+
 def test_the_times_of_the_windows_sample(tmp_path: Path) -> None:
     create_project(tmp_path, ProjectPlan.make("shop", ("taps",), None, None, "x:1", "windows"))
     times = [json.loads(line)["ts"] for line in (tmp_path / "shop" / "views.jsonl").read_text().splitlines()]

@@ -16,7 +16,8 @@ _EVENTS = (
 An event is JSON: {"event_id": "e-1", "user": "ada", "action": "login", "ts": "2026-03-01T12:00:00Z"}.
 
 Spark remembers ids for the time of the setting penstock.late.by, counted by `ts` and not by the clock. An event that is
-older than the newest one by more than that is left out: nobody knows any more whether it was there.
+older than the newest one by more than that is left out: nobody knows any more whether it was there. One wrong `ts` far
+in the future would leave out all that come after it, so an event that is a day later than its record is a bad one.
 """
 
 '''
@@ -27,6 +28,7 @@ REASON = """
     CASE WHEN it IS NULL OR it.unreadable IS NOT NULL THEN 'the value is not JSON of an event'
          WHEN coalesce(it.event_id, '') = '' THEN 'event_id is missing'
          WHEN try_to_timestamp(it.ts) IS NULL THEN 'ts is missing or not a time'
+         WHEN try_to_timestamp(it.ts) > sent_at + INTERVAL 1 DAY THEN 'ts is in the future'
     END
 """
 
@@ -60,6 +62,7 @@ _TEST = '''\
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
+FUTURE = {"event_id": "e-0", "user": "ada", "action": "login", "ts": "2999-01-01T00:00:00Z"}
 
 
 def event(number, time, user="ada"):
@@ -69,12 +72,13 @@ def event(number, time, user="ada"):
 def test_an_event_is_there_once(penstock_pipeline):
     pipeline = penstock_pipeline(PROJECT)
     twice = [event("e-1", "12:00"), event("e-2", "12:10")] * 2
-    pipeline.produce("$first_topic", [*twice, event("", "12:11"), b"this is not JSON"])
+    pipeline.produce("$first_topic", [*twice, event("", "12:11"), FUTURE, b"this is not JSON"])
     pipeline.run()
     assert sorted(row["event_id"] for row in pipeline.table("unique_events")) == ["e-1", "e-2"]
     assert sorted(row["reason"] for row in pipeline.table("bad_events")) == [
         "event_id is missing",
         "the value is not JSON of an event",
+        "ts is in the future",
     ]
 
     # In a later run, too, and with another content; e-3 comes late, but in time.
@@ -127,7 +131,9 @@ Send them again: nothing changes.
     penstock pipeline show unique_events
 
 Spark remembers an id for `penstock.late.by` in `spark-pipeline.yml`, counted by the time in the events. An event that
-is older than the newest one by more than that is left out, because nobody knows any more whether it was there.
+is older than the newest one by more than that is left out, because nobody knows any more whether it was there. An
+event more than a day later than its record goes to `bad_events`: else it would leave out all that come after it.
+
 `penstock pipeline serve` keeps running, `penstock pipeline history` shows the last runs, and `pytest` runs the tests
 without a cluster (`pip install pytest`).
 

@@ -21,6 +21,8 @@ a payment is JSON: {"order_id": "o-1", "amount": 25.0, "ts": "2026-03-01T12:20:0
 A pair is written when both are there. An order without a payment is written when its time is over in both topics, by
 records that one run reads: the next run is a new query, which remembers no topic's watermark alone. So while one of
 the topics stands still, such orders wait. Spark keeps orders and payments only as long as they can find each other.
+One wrong `ts` far in the future would leave out all that come after it, so a record whose `ts` is a day later than its
+own time is a bad one.
 """
 
 '''
@@ -34,6 +36,7 @@ REASON = """
     CASE WHEN it IS NULL OR it.unreadable IS NOT NULL THEN 'the value is not JSON of an order or a payment'
          WHEN coalesce(it.order_id, '') = '' THEN 'order_id is missing'
          WHEN try_to_timestamp(it.ts) IS NULL THEN 'ts is missing or not a time'
+         WHEN try_to_timestamp(it.ts) > sent_at + INTERVAL 1 DAY THEN 'ts is in the future'
     END
 """
 FIELDS = "order_id STRING, customer STRING, amount DOUBLE, ts STRING"
@@ -80,6 +83,7 @@ _TEST = '''\
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
+FUTURE = {"order_id": "o-1", "amount": 25.0, "ts": "2999-01-01T00:00:00Z"}
 
 
 def order(number, time):
@@ -98,12 +102,13 @@ def pairs(pipeline):
 def test_orders_find_their_payments_in_time(penstock_pipeline):
     pipeline = penstock_pipeline(PROJECT)
     pipeline.produce("$first_topic", [order("o-1", "12:00"), order("o-2", "12:05"), order("o-3", "12:10"), b"no JSON"])
-    pipeline.produce("$last_topic", [payment("o-1", "12:20"), payment("o-1", "12:40"), {"order_id": "o-1"}])
+    pipeline.produce("$last_topic", [payment("o-1", "12:20"), payment("o-1", "12:40"), {"order_id": "o-1"}, FUTURE])
     pipeline.run()
     paid = [("o-1", "12:20"), ("o-1", "12:40")]
     assert pairs(pipeline) == paid, "the others may still be paid"
     assert sorted(row["reason"] for row in pipeline.table("bad_orders")) == [
         "the value is not JSON of an order or a payment",
+        "ts is in the future",
         "ts is missing or not a time",
     ]
 
@@ -155,7 +160,8 @@ o-1 and o-4 are paid. o-2 is paid too late and o-3 never: their `paid_at` is nul
 `spark-pipeline.yml` is the time for a payment, `penstock.late.by` how much later than newer ones a record may come.
 
 An order without a payment is written when one run reads records from both topics that are later than its time by
-`penstock.late.by`. While one topic stands still, such orders wait.
+`penstock.late.by`. While one topic stands still, such orders wait. A record whose `ts` is more than a day later than
+its own time goes to `bad_orders`: else it would leave out all that come after it.
 
 `penstock pipeline serve` keeps running, `penstock pipeline history` shows the last runs, and `pytest` runs the tests
 without a cluster (`pip install pytest`).

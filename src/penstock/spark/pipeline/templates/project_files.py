@@ -51,7 +51,7 @@ CLUSTER = {
 
 def parsed(topics: str, fields: str) -> DataFrame:
     """Every record of the topics, its value as the struct `it`: null if there is no value, `it.unreadable` if it is
-    not JSON. Each flow that calls this reads the topics by itself."""
+    not JSON. `sent_at` is the time of the record itself. Each flow that calls this reads the topics by itself."""
     records = (
         spark.readStream.format("penstock")
         .options(**CLUSTER)
@@ -64,7 +64,8 @@ def parsed(topics: str, fields: str) -> DataFrame:
     it = F.from_json(
         F.col("value").cast("string"), f"{fields}, unreadable STRING", {"columnNameOfCorruptRecord": "unreadable"}
     )
-    return records.select(it.alias("it"), "value", "topic", "partition", "offset")
+    sent_at = F.expr("nullif(timestamp, timestamp_millis(-1))")  # -1: the record has no time
+    return records.select(it.alias("it"), sent_at.alias("sent_at"), "value", "topic", "partition", "offset")
 '''
 """The beginning of definitions that take their watermark from the topic itself.
 

@@ -17,6 +17,7 @@ A view is JSON: {"user": "ada", "page": "/cart", "ts": "2026-03-01T12:00:00Z"}.
 
 A minute is written once, when the newest view is later than its end by the setting penstock.late.by. Views that come
 out of order are counted until then. Those that come even later are in the table `views`, and `late_views` counts them.
+One wrong `ts` far in the future would make all others late, so a view that is a day later than its record is a bad one.
 """
 
 '''
@@ -37,6 +38,7 @@ def views_read() -> DataFrame:
         """CASE WHEN it IS NULL OR it.unreadable IS NOT NULL THEN 'the value is not JSON of a view'
                 WHEN coalesce(it.page, '') = '' THEN 'page is missing'
                 WHEN try_to_timestamp(it.ts) IS NULL THEN 'ts is missing or not a time'
+                WHEN try_to_timestamp(it.ts) > sent_at + INTERVAL 1 DAY THEN 'ts is in the future'
            END AS reason""",
     )
 
@@ -80,6 +82,7 @@ _TEST = '''\
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
+FUTURE = {"user": "ada", "page": "/", "ts": "2999-01-01T00:00:00Z"}
 
 
 def view(page, time):
@@ -94,13 +97,14 @@ def test_minutes_late_views_and_views_that_are_too_late(penstock_pipeline):
     pipeline = penstock_pipeline(PROJECT)
     # /cart comes out of order, and the last view ends the minutes before 12:02.
     times = [("/", "12:00:05"), ("/", "12:00:40"), ("/", "12:01:30"), ("/cart", "12:00:20"), ("/", "12:04:00")]
-    pipeline.produce("$first_topic", [*(view(*one) for one in times), {"page": "/"}, b"this is not JSON"])
+    pipeline.produce("$first_topic", [*(view(*one) for one in times), {"page": "/"}, FUTURE, b"no JSON"])
     pipeline.run()
     first = [("12:00", "/", 2), ("12:00", "/cart", 1), ("12:01", "/", 1)]
     assert per_minute(pipeline.table("views_per_minute")) == first
     assert pipeline.table("late_views") == []
     assert sorted(row["reason"] for row in pipeline.table("bad_views")) == [
         "the value is not JSON of a view",
+        "ts is in the future",
         "ts is missing or not a time",
     ]
 
@@ -155,7 +159,10 @@ written, once. Until then late views are counted. One of these comes in time, on
     penstock pipeline show views_per_minute    # 12:02 as well
     penstock pipeline show late_views          # one view of 12:01
 
-While no new views come, the newest minutes stay open. `penstock pipeline serve` keeps running, `penstock pipeline
+While no new views come, the newest minutes stay open. A view more than a day later than its record goes to
+`bad_views`: else it would make all others late.
+
+`penstock pipeline serve` keeps running, `penstock pipeline
 history` shows the last runs, and `pytest` runs the tests without a cluster (`pip install pytest`).
 
 `transformations/` has the definitions: change them, add files. `spark-pipeline.yml` has the settings.
