@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ Schema = Any
 NO_VALUE: Final = "the record has no value"
 BUILD_ERRORS: Final = (pa.ArrowException, OverflowError, ValueError, TypeError)
 MAX_REASON: Final = 500
+MAX_SCALE: Final = 38
 
 
 class Misfit(NamedTuple):
@@ -96,6 +98,28 @@ class RowColumns:
         return columns, wrong
 
 
+def built(cells: Sequence[Any], kind: Any) -> Array:
+    """An array of Python values. Raises one of BUILD_ERRORS.
+
+    Arrow reads beyond its table of powers if a decimal has more than 38 fractional digits: the process may die.
+    """
+    if "decimal" in str(kind):
+        _check_scales(cells)
+    return pa.array(cells, kind)
+
+
+def _check_scales(cells: Iterable[Any]) -> None:
+    for cell in cells:
+        if isinstance(cell, Decimal):
+            exponent = cell.as_tuple().exponent
+            if isinstance(exponent, int) and exponent < -MAX_SCALE:
+                raise ValueError(f"a decimal has {-exponent} fractional digits, more than {MAX_SCALE}")
+        elif isinstance(cell, dict):
+            _check_scales(cell.values())
+        elif isinstance(cell, list | tuple):
+            _check_scales(cell)
+
+
 def _built(cells: Sequence[Any], wire_type: Any, kind: Any) -> Array:
-    column = pa.array(cells, wire_type)
+    column = built(cells, wire_type)
     return column if wire_type == kind else column.cast(kind)

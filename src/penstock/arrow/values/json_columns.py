@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrow.values.decoded import BUILD_ERRORS
+from penstock.arrow.values.decoded import BUILD_ERRORS, built
 
 Array = Any  # pyarrow comes without types
 Field = Any
@@ -219,15 +219,15 @@ class _Found(NamedTuple):
             except READ_ERRORS:
                 self.refused[row] = 1
         try:
-            return pa.array(cells, kind)
+            return built(cells, kind)
         except BUILD_ERRORS:
             for row, cell in enumerate(cells):
                 try:
-                    pa.array([cell], kind)
+                    built([cell], kind)
                 except BUILD_ERRORS:
                     cells[row] = None
                     self.refused[row] = 1
-            return pa.array(cells, kind)
+            return built(cells, kind)
 
     def array(self, node: _Node, kind: Any, spans: Mapping[int, Array]) -> Array:
         if node.at in spans:

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrow.cache.warmup import kernels_of
-from penstock.arrow.values.decoded import BUILD_ERRORS, MAX_REASON, NO_VALUE, DecodedValues, Misfit
+from penstock.arrow.values.decoded import BUILD_ERRORS, MAX_REASON, NO_VALUE, DecodedValues, Misfit, built
 from penstock.arrow.values.json_columns import ESCAPED, READ_ERRORS, JsonColumns, Reader
 from penstock.model.errors import ConfigError
 
@@ -136,7 +136,7 @@ class JsonValues:
             if is_timestamp:
                 values = [_microseconds(value) for value in values]
             try:
-                columns.append(pa.array(values, kind))
+                columns.append(built(values, kind))
             except BUILD_ERRORS:
                 wrong |= {at: f"field {name!r}: {reason}" for at, reason in _refused(values, kind)}
         return columns, wrong
@@ -159,7 +159,7 @@ def _refused(values: list[Any], kind: Any) -> list[tuple[int, str]]:
     found = []
     for at, value in enumerate(values):
         try:
-            pa.array([value], kind)
+            built([value], kind)
         except BUILD_ERRORS as error:
             found.append((at, f"{error}"[:200]))
     return found

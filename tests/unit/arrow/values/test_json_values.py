@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -83,3 +85,24 @@ def test_the_ways_are_mixed_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found == JsonValues(SCHEMA).decode_array(pa.array(values))
     monkeypatch.setattr(json_values, "kernels_of", lambda package: None)
     assert found == JsonValues(SCHEMA).decode_array(pa.array(values))
+
+
+@pytest.mark.parametrize("kind", ["decimal(10, 2)", "array<decimal(10, 2)>", "map<string, decimal(10, 2)>"])
+@pytest.mark.parametrize("digits", ["1e-99999999", '"1e-99999999"', "0." + "0" * 50 + "1", "1e99999999", '"NaN"'])
+def test_decimals_with_too_many_fractional_digits(kind: str, digits: str) -> None:
+    """Arrow reads beyond a table for them, which may end the process."""
+    form = {"a": "[%s]", "m": '{"x": %s}'}.get(kind[0], "%s")
+    values = [f'{{"price": {form % each}}}'.encode() for each in ("1.5", digits, "2")]
+    decoder = JsonValues(parse_schema(f"price {kind}"))
+    for columns, misfits in (decoder.decode(values), decoder.decode_array(pa.array(values))):
+        assert [cell is None for cell in columns[0].to_pylist()] == [False, True, False]
+        assert [misfit.at for misfit in misfits] == [1]
+        assert misfits[0].reason.startswith("field 'price': ")
+
+
+def test_decimals_within_structs() -> None:
+    decoder = JsonValues(parse_schema("o struct<n: int, p: decimal(38, 38)>"))
+    values = pa.array([b'{"o": {"p": 1e-39}}', b'{"o": {"n": 1, "p": 1e-38}}', b'{"o": null}'])
+    columns, misfits = decoder.decode_array(values)
+    assert columns[0].to_pylist() == [None, {"n": 1, "p": Decimal("1e-38")}, None]
+    assert misfits == [(0, "field 'o': a decimal has 39 fractional digits, more than 38")]
