@@ -17,11 +17,12 @@ import json
 import struct
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import pyarrow as pa
-from fastavro.read import SchemaResolutionError
+from fastavro._read_py import schemaless_reader as careful_reader
+from fastavro.read import LOGICAL_READERS, SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.arrow.values.decoded import DecodedValues, RowColumns, UnreadableValue
@@ -54,6 +55,36 @@ _UNREADABLE: Final = (
     AssertionError, struct.error, SchemaResolutionError,
 )  # fmt: skip
 MAX_DIGITS: Final = 38
+MAX_DECIMAL_BYTES: Final = 64
+_DECIMAL: Final = "bounded-decimal"
+"""The name of decimals for fastavro, which would take minutes for one of megabytes."""
+
+
+def _bounded_decimal(data: bytes, *schemas: Any) -> Any:
+    if len(data) > MAX_DECIMAL_BYTES:
+        raise ValueError(f"a decimal has {len(data)} bytes, more than {MAX_DECIMAL_BYTES}")
+    return LOGICAL_READERS["bytes-decimal"](data, *schemas)
+
+
+LOGICAL_READERS[f"bytes-{_DECIMAL}"] = LOGICAL_READERS[f"fixed-{_DECIMAL}"] = _bounded_decimal
+
+
+class _Ending(BytesIO):
+    """Raises at its end. fastavro skips floats, booleans and fixed bytes without a look at what it got."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        found = super().read(size)
+        if size is not None and len(found) < size:
+            raise EOFError("it ends too early")
+        return found
+
+
+class _Writer(NamedTuple):
+    """A schema that values were written with, and what fastavro needs to skip its fields safely."""
+
+    schema: Any
+    is_recursive: bool = False
+    has_unchecked_arrays: bool = False
 
 
 class AvroValues:
@@ -74,10 +105,10 @@ class AvroValues:
         root = _json(schema)
         shape = _Shape()
         shape.add(root)
-        self._schema = _parsed(root)
+        self._schema = _parsed(root).schema
         self._schema_id = schema_id
         self._writer_schemas = writer_schemas
-        self._writers: dict[int, Any] = {}
+        self._writers: dict[int, _Writer] = {}
         self.fields = pa.schema(shape.fields)
         self._names = [field.name for field in shape.fields]
         self._rows = RowColumns(self._names, shape.wire_types, types or self.fields.types, self._read)
@@ -86,7 +117,7 @@ class AvroValues:
         return self._rows.decode_array(values)
 
     def _read(self, value: bytes) -> list[Any]:
-        writer, reader = self._schema, None
+        writer, reader = _Writer(self._schema), None
         if self._writer_schemas is not None:
             number, value = split(value)
             writer, reader = self._writer(number, self._writer_schemas), self._schema
@@ -94,9 +125,11 @@ class AvroValues:
             number, value = split(value)
             if number != self._schema_id:
                 raise UnreadableValue(f"it was written with the schema {number}, not {self._schema_id}")
-        stream = BytesIO(value)
+        stream = _Ending(value) if writer.has_unchecked_arrays else BytesIO(value)
+        # The compiled reader has no limit for the depth of what it skips: it would end the process.
+        read = careful_reader if writer.is_recursive else fastavro.schemaless_reader
         try:
-            row = fastavro.schemaless_reader(stream, writer, reader)
+            row = read(stream, writer.schema, reader)
         except _UNREADABLE as error:
             raise UnreadableValue(f"Avro is malformed: {f'{error}' or type(error).__name__}") from None
         left = len(value) - stream.tell()
@@ -105,10 +138,13 @@ class AvroValues:
         assert isinstance(row, Mapping)
         return [row[name] for name in self._names]
 
-    def _writer(self, number: int, schemas: WriterSchemas) -> Any:
+    def _writer(self, number: int, schemas: WriterSchemas) -> _Writer:
         if number not in self._writers:
             try:
-                self._writers[number] = _parsed(_json(schemas(number)))
+                writer = _parsed(_json(schemas(number)))
+                if writer.schema == self._schema:  # nothing is skipped
+                    writer = _Writer(self._schema)
+                self._writers[number] = writer
             except (NotThere, ConfigError) as error:
                 raise UnreadableValue(f"its schema {number}: {error}") from None
         return self._writers[number]
@@ -121,11 +157,59 @@ def _json(text: str) -> Node:
         raise ConfigError(f"the Avro schema is no JSON: {error}") from None
 
 
-def _parsed(root: Node) -> Any:
+def _parsed(root: Node) -> _Writer:
     try:
-        return fastavro.parse_schema(_plain(root))
+        parsed = fastavro.parse_schema(_plain(root))
+        traits = _Traits(parsed)
     except (SchemaParseException, UnknownType, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"the Avro schema cannot be read: {type(error).__name__}: {error}") from None
+    if traits.has_empty_items:
+        raise ConfigError("the Avro schema has an array of items without bytes: nothing would limit their number")
+    return _Writer(parsed, traits.is_recursive, traits.has_unchecked_arrays)
+
+
+class _Traits:
+    """What a parsed schema has that is dangerous to read."""
+
+    def __init__(self, schema: Any) -> None:
+        self._open: set[str] = set()
+        self._known: dict[str, tuple[bool, bool]] = {}
+        """Named types: whether they have no bytes, and whether skipping them never notices the end."""
+        self.is_recursive = self.has_empty_items = self.has_unchecked_arrays = False
+        self._walk(schema)
+
+    def _walk(self, node: Any) -> tuple[bool, bool]:
+        if isinstance(node, list):
+            for branch in node:
+                self._walk(branch)
+            return False, False
+        name = node["type"] if isinstance(node, dict) else node
+        if isinstance(name, dict | list):
+            return self._walk(name)
+        if name in ("record", "error"):
+            return self._record(node)
+        if name == "array":
+            is_empty, is_unchecked = self._walk(node["items"])
+            self.has_empty_items |= is_empty
+            self.has_unchecked_arrays |= is_unchecked
+        elif name == "map":
+            self._walk(node["values"])
+        elif name == "fixed":
+            self._known[node["name"]] = node["size"] == 0, True
+            return self._known[node["name"]]
+        elif name in self._known:
+            self.is_recursive |= name in self._open
+            return self._known[name]
+        return name == "null", name in ("null", "boolean", "float", "double")
+
+    def _record(self, node: Any) -> tuple[bool, bool]:
+        name = node["name"]
+        self._known[name] = False, True  # of itself, until its fields are known
+        self._open.add(name)
+        found = [self._walk(field["type"]) for field in node["fields"]]
+        self._open.discard(name)
+        self._known[name] = all(is_empty for is_empty, _ in found), all(is_unchecked for _, is_unchecked in found)
+        return self._known[name]
 
 
 def _plain(node: Node) -> Node:
@@ -134,7 +218,9 @@ def _plain(node: Node) -> Node:
         return [_plain(one) for one in node]
     if not isinstance(node, dict):
         return node
-    kept = {name: part for name, part in node.items() if name != "logicalType" or part == "decimal"}
+    kept = {name: part for name, part in node.items() if name != "logicalType"}
+    if node.get("logicalType") == "decimal":
+        kept["logicalType"] = _DECIMAL
     for name in ("type", "items", "values"):
         if name in kept:
             kept[name] = _plain(kept[name])

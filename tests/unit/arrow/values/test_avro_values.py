@@ -191,6 +191,63 @@ def test_values_of_other_schemas_are_resolved() -> None:
     assert asked == [1, 2, 3, 4]
 
 
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+def test_decimals_are_bounded() -> None:
+    """Megabytes would take minutes to convert, and Arrow may crash at more than 38 fractional digits."""
+    many = {**PRICE, "precision": 10**6, "scale": 10**6}
+    fixed = {**PRICE, "type": "fixed", "name": "F", "size": 65}
+    known = {1: record(("a", PRICE)), 2: record(("a", many)), 3: record(("a", fixed))}
+    values: list[bytes | None] = [
+        b"\0\0\0\0\1\x04\x00\x7d",
+        b"\0\0\0\0\1" + written(record(("a", "bytes")), {"a": b"\1" * 65}),
+        b"\0\0\0\0\2\x02\x01",
+        b"\0\0\0\0\3" + b"\1" * 65,
+    ]
+    schemas = {number: json.dumps(schema) for number, schema in known.items()}
+    decoder = AvroValues(json.dumps(record(("a", PRICE))), writer_schemas=lambda number: schemas[number])
+    columns, misfits = decoded(decoder, values)
+    assert columns == [[Decimal("1.25"), None, None, None]]
+    assert dict(misfits)[1] == "Avro is malformed: a decimal has 65 bytes, more than 64"
+    assert dict(misfits)[2] == "field 'a': a decimal has 1000000 fractional digits, more than 38"
+    assert [at for at, _ in misfits] == [1, 2, 3]
+
+
+def test_a_skipped_field_of_endless_depth_or_length() -> None:
+    """fastavro's compiled reader would end the process, or look for items far behind the end of the value."""
+    node = {"type": "record", "name": "N", "fields": [{"name": "next", "type": ["null", "N"]}]}
+    halves = {
+        "type": "record",
+        "name": "H",
+        "fields": [{"name": "x", "type": "float"}, {"name": "y", "type": "boolean"}],
+    }
+    known: dict[int, Any] = {
+        1: record(("deep", node), ("id", "long")),
+        2: record(("long", {"type": "array", "items": "double"}), ("id", "long")),
+        3: record(("long", {"type": "array", "items": halves}), ("id", "long")),
+        4: record(("long", {"type": "array", "items": {"type": "fixed", "name": "F", "size": 4}}), ("id", "long")),
+        5: record(("long", {"type": "array", "items": "null"}), ("id", "long")),
+        6: record(
+            ("empty", {"type": "fixed", "name": "F", "size": 0}), ("a", {"type": "array", "items": "F"}), ("id", "long")
+        ),
+    }
+    endless = written(record(("id", "long")), {"id": 2**62})
+    values: list[bytes | None] = [
+        b"\0\0\0\0\1" + written(known[1], {"deep": {"next": {"next": None}}, "id": 7}),
+        b"\0\0\0\0\1" + b"\2" * 1_000_000,
+        b"\0\0\0\0\2" + written(known[2], {"long": [0.5, 1.5], "id": 8}),
+        *(b"\0\0\0\0" + bytes([number]) + endless for number in (2, 3, 4, 5, 6)),
+    ]
+    schemas = {number: json.dumps(schema) for number, schema in known.items()}
+    decoder = AvroValues(json.dumps(record(("id", "long"))), writer_schemas=lambda number: schemas[number])
+    columns, misfits = decoded(decoder, values)
+    assert columns == [[7, None, 8, None, None, None, None, None]]
+    reasons = dict(misfits)
+    assert all(reasons[at].startswith("Avro is malformed: ") for at in (1, 3, 4, 5))
+    assert all("has an array of items without bytes" in reasons[at] for at in (6, 7))
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
