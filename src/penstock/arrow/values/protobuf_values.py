@@ -100,7 +100,12 @@ class ProtobufValues:
             message = self._class.FromString(value)
         except DecodeError as error:
             raise UnreadableValue(f"Protobuf is malformed: {error}") from None
-        return [read(message) for read in self._readers]
+        try:
+            return [read(message) for read in self._readers]
+        except UnreadableValue:
+            raise
+        except (ValueError, LookupError, TypeError) as error:  # text that is not UTF-8 is found only here
+            raise UnreadableValue(f"Protobuf is malformed: {error}") from None
 
     def _after_path(self, value: bytes) -> bytes:
         """What follows the place of the message in its file: its index, and for one within others those of all."""
@@ -192,6 +197,8 @@ def _map(field: Any, within: tuple[str, ...]) -> _Column:
 
 
 def _key(key: object) -> str:
+    if isinstance(key, bytes):  # what proto2 gives for text that is not UTF-8
+        raise UnreadableValue("Protobuf is malformed: a key of a map is not UTF-8")
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 

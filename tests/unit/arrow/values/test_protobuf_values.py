@@ -197,3 +197,22 @@ def test_the_number_of_a_schema_before_the_value() -> None:
 def test_what_cannot_be_columns(descriptors: bytes, message: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         ProtobufValues(descriptors, message)
+
+
+def test_text_of_proto2_that_is_not_utf8() -> None:
+    """Protobuf does not look at it while it reads the message."""
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    row = file.message_type.add(name="Row")
+    add(row, "counts", Field.TYPE_MESSAGE, Field.LABEL_REPEATED, ".old.Row.CountsEntry")
+    add(row, "name", Field.TYPE_STRING)
+    entry = row.nested_type.add(name="CountsEntry")
+    entry.options.map_entry = True
+    add(entry, "key", Field.TYPE_STRING)
+    add(entry, "value", Field.TYPE_INT32)
+    decoder = ProtobufValues(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(), "old.Row")
+    values = [b"\x0a\x05\x0a\x01a\x10\x01", b"\x0a\x05\x0a\x01\xff\x10\x01", b"\x12\x01\xff", b"\x12\x01b"]
+    columns, misfits = decoder.decode_array(pa.array(values))
+    assert columns[0].to_pylist() == [[("a", 1)], None, None, []]
+    assert columns[1].to_pylist() == [None, None, None, "b"]
+    assert [misfit.at for misfit in misfits] == [1, 2]
+    assert misfits[0].reason.startswith("Protobuf is malformed: ")
