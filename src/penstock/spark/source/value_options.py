@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from penstock.model.errors import ConfigError
 from penstock.spark.options.known import InvalidOption
@@ -122,8 +123,10 @@ def value_options(texts: Mapping[str, str]) -> ValueOptions | None:
 
 def _textual(texts: Mapping[str, str], kind: str, on_bad: str) -> ValueOptions:
     schema_id, registry = _schema_id(texts), texts.get(REGISTRY.lower(), "").strip() or None
-    if registry is not None and not registry.startswith(("http://", "https://")):
-        raise InvalidOption(f"option '{REGISTRY}' is '{registry}': give a URL, such as http://registry:8081")
+    if registry is not None and not _is_url(registry):
+        raise InvalidOption(  # without the value: it may have a password
+            f"option '{REGISTRY}' is no URL, such as http://registry:8081 (escape / ? # in a password)"
+        )
     schema = texts.get(SCHEMA.lower(), "")
     if kind == AVRO and schema.strip() and schema.strip()[0] not in '{["':
         try:
@@ -136,6 +139,17 @@ def _textual(texts: Mapping[str, str], kind: str, on_bad: str) -> ValueOptions:
         more = "" if registry is None else f", or with '{SCHEMA_ID}' the number of one in the registry"
         raise InvalidOption(f"option '{FORMAT}' is {kind}: {_EXAMPLES[kind]}{more}")
     return ValueOptions(schema, on_bad, kind, schema_id, registry)
+
+
+def _is_url(text: str) -> bool:
+    """False also if a password ends the host too early: what is behind would be shown."""
+    try:
+        parts = urlsplit(text)
+        is_reachable = bool(parts.hostname) and parts.port != 0  # a port that is no number raises
+    except ValueError:
+        return False
+    behind = parts.path + parts.query + parts.fragment
+    return parts.scheme in ("http", "https") and is_reachable and "@" not in behind and text.isprintable()
 
 
 def _protobuf(texts: Mapping[str, str], on_bad: str) -> ValueOptions:

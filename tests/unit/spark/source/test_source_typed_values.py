@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from penstock.arrow.decode import KAFKA_SCHEMA
+from penstock.arrow.values.prefix import NotThere
 from penstock.spark.datasource import PenstockDataSource
 from penstock.spark.options.known import InvalidOption
 from penstock.spark.source import schema_registry
@@ -239,6 +240,66 @@ def test_a_registry_that_does_not_answer_is_no_bad_value(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://u:secret@host",
+        "u:secret@host:8081",
+        "https://u:secret/ss@host",
+        "https://u:secret?ss@host",
+        "https://u:1#secret@host",
+        "https://u:secret@host:port",
+        "https://u:secret@host:99999",
+        "https://u:secret@",
+        "https://u:secret@[host",
+        "https://u:secret@host/a b\x01",
+    ],
+)
+def test_a_registry_that_is_no_url_is_not_shown(url: str) -> None:
+    with pytest.raises(InvalidOption, match=r"'schemaRegistry' is no URL, .* in a password") as caught:
+        SourceOptions.for_batch({"subscribe": "t", "valueFormat": "avro", "valueSchema": "{}", "schemaRegistry": url})
+    assert "secret" not in str(caught.value)
+
+
+def test_what_a_registry_is_told_and_what_it_says() -> None:
+    """Another host gets no password, odd statuses are bad values, and misses do not pile up."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Registry(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Authorization"]))
+            number = int(self.path.rpartition("/")[2])
+            self.send_response({1: 302, 2: 400, 3: 422}.get(number, 200 if "other" in self.path else 404))
+            if number == 1:
+                self.send_header("Location", f"http://localhost:{server.server_port}/other/9")
+            body = b'{"schema": "x"}'
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *said: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Registry) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            registry = schema_registry.SchemaRegistry(f"HTTP://me:secret@127.0.0.1:{server.server_port}")
+            assert registry.schema(1) == "x"
+            assert asked == [("/schemas/ids/1", "Basic bWU6c2VjcmV0"), ("/other/9", None)]
+            for number in (2, 3, 4, 2**31, 2**32 - 1):
+                with pytest.raises(NotThere, match="it is not in the registry http"):
+                    registry.schema(number)
+            assert [path for path, _ in asked[2:]] == [f"/schemas/ids/{number}" for number in (2, 3, 4)]
+            registry._missing = {number: asked_at - 60 for number, asked_at in registry._missing.items()}
+            with pytest.raises(NotThere):
+                registry.schema(5)
+            assert list(registry._missing) == [5]
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"valueFormat": "xml"}, "option 'valueFormat' is 'xml': write json, avro, protobuf or binary"),
@@ -256,7 +317,7 @@ def test_a_registry_that_does_not_answer_is_no_bad_value(monkeypatch: pytest.Mon
         ),
         (
             {"valueFormat": "avro", "schemaRegistry": "r:8081"},
-            "option 'schemaRegistry' is 'r:8081': give a URL, such as",
+            "option 'schemaRegistry' is no URL, such as http://registry:8081",
         ),
         (
             {"valueFormat": "avro", "schemaRegistry": "http://localhost:1"},
