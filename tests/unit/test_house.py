@@ -86,6 +86,8 @@ PARAMETERS = {
     "penstock.sim.workload.caller.Caller.ask": 8,
     "penstock.arrow.decode.kernels.headers": 9,  # compiled: arrays, not objects
     "penstock.arrow.decode.kernels.survey": 16,
+    "penstock.arrow.values.kernels._row": 12,
+    "penstock.arrow.values.kernels.parse": 13,
     "penstock.storage.log_files.LogFiles.__init__": 8,
     "penstock.storage.log_files.LogFiles.cut": 8,
     "penstock.wire_client.blocking.fetch_stream.FetchStream.__init__": 9,
