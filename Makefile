@@ -87,7 +87,7 @@ sink-crashes: install ## Exactly once out of Spark under CRASHES (default 200) o
 	PENSTOCK_CRASHES=$(or $(CRASHES),200) PENSTOCK_CRASHES_BROKER=$(or $(BROKER),penstock) PENSTOCK_CRASHES_DELIVERY=$(or $(DELIVERY),exactly-once) PENSTOCK_CRASHES_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/crashes/test_sink_crashes.py -k whatever --timeout=0 -q -s
 
 pipeline-crashes: install ## Templates of pipelines with state, killed in mid-run CRASHES times (default 50) with SEED (default 1)
-	PENSTOCK_PIPELINE_CRASHES=$(or $(CRASHES),50) PENSTOCK_PIPELINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/templates/test_templates_killed.py --timeout=0 -q -s
+	PENSTOCK_PIPELINE_CRASHES=$(or $(CRASHES),50) PENSTOCK_PIPELINE_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -m crashes tests/spark/templates/test_templates_killed.py --timeout=0 -q -s
 
 sim: install ## Histories of a whole cluster on seeds, under faults: SEEDS (default 500) from START (default 0)
 	$(BIN)/penstock sim --probes --seeds $(or $(SEEDS),500) --start $(or $(START),0)

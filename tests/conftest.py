@@ -18,6 +18,7 @@ hypothesis.settings.load_profile("shared machine")
 # Tests that run only when they are asked for, as in `-m kafka_jars`.
 ON_REQUEST = {
     "kafka_jars": "needs Java and Apache Kafka's jars (make test-kafka-jars)",
+    "crashes": "kills pipelines with state, a start of Spark each time (make pipeline-crashes)",
     "install": "installs the package into an empty environment, hundreds of megabytes (make test-install)",
 }
 

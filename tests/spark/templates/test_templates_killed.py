@@ -192,6 +192,7 @@ def started(project: PipelineProject) -> Iterator[list[Run]]:
         run.close()
 
 
+@pytest.mark.crashes
 @pytest.mark.timeout(120 + 60 * (CRASHES + 1))
 def test_killed_runs_leave_no_trace_in_the_tables(project: PipelineProject, topics: Topics, started: list[Run]) -> None:
     chance = random.Random(SEED)
