@@ -13,7 +13,7 @@ help: ## List what can be made
 install: $(STAMP) ## Make .venv/ with the package, its commands, Spark (PySpark, 450 MB) and what the tests need
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import ssl' || { echo "$(PYTHON) was built without ssl, so pip cannot download. Name another one: make PYTHON=/usr/bin/python3"; exit 2; }
+	@$(PYTHON) -c 'import ssl' 2>/dev/null || { echo "$(PYTHON) does not run, or has no ssl, which pip needs. Name another one: make PYTHON=/usr/bin/python3"; exit 2; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || sh tools/system_packages.sh ensurepip:python3-venv
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,spark,tables]'

@@ -3,6 +3,7 @@
 One project has the definitions of all of them, because each start of Spark takes seconds: a kill hits every template at
 once. Rows come in order but for as much as the watermarks allow, so what must be in the tables does not depend on how
 Spark cuts its batches, and plain Python computes it. PENSTOCK_PIPELINE_CRASHES says how often the run is killed.
+Only `make pipeline-crashes` runs this.
 """
 
 from __future__ import annotations
